@@ -1,0 +1,200 @@
+"""Everything that happens in a run, as typed records with a JSON-lines form."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from swell.errors import ConfigError
+
+_KINDS: dict[str, type[Event]] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened; ``time`` is in seconds since the epoch, positions are in samples."""
+
+    kind: ClassVar[str] = ""
+    time: float
+
+    def __init_subclass__(cls, *, kind: str, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.kind = kind
+        _KINDS[kind] = cls
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted(Event, kind="run"):
+    """A process group began to work on the run, from its start or from a checkpoint."""
+
+    version: str
+    replicas: int
+    base_batch: int
+    policy: str
+    rule: str
+    seed: int
+    samples: int  # committed before, on a resume
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepped(Event, kind="step"):
+    """An optimizer step was committed together with its samples."""
+
+    step: int
+    epoch: int
+    samples: int  # committed so far, this step included
+    global_batch: int
+    replicas: int
+    micro_batch: int
+    accumulation: int
+    lr: tuple[float, ...]  # base learning rate of each group
+    lr_factor: tuple[float, ...]
+    gain: float
+    progress: float
+    step_s: float
+    loss: float | None = None
+    signal: float | None = None
+    noise: float | None = None
+    noise_scale: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchChanged(Event, kind="batch"):
+    """A policy chose another global batch; ``seen`` holds the observation it chose by, for replay."""
+
+    step: int
+    before: int
+    after: int
+    policy: str
+    seen: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSkipped(Event, kind="skip"):
+    """A step was not taken: an overflow under a gradient scaler, a loss that was not finite, a lost peer."""
+
+    step: int
+    reason: str
+    samples: int  # how many the step held
+    redone: bool  # whether its samples come again; otherwise they are passed over
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochEnded(Event, kind="epoch"):
+    """Every sample of an epoch was committed, or the user left it early."""
+
+    epoch: int
+    samples: int  # committed in this epoch
+    complete: bool
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resized(Event, kind="resize"):
+    """The world changed."""
+
+    step: int
+    before: int
+    after: int
+    reason: str
+    pause_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved(Event, kind="save"):
+    """A checkpoint is complete on disk."""
+
+    step: int
+    samples: int
+    path: str
+    held_s: float  # how long training waited for it
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noticed(Event, kind="notice"):
+    """Somebody asked the run to stop: a signal, a file, an engine."""
+
+    step: int
+    source: str
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faulted(Event, kind="fault"):
+    """Something broke that the run survived, or that ended it."""
+
+    step: int
+    message: str
+    fatal: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hinted(Event, kind="hint"):
+    """What other worlds would bring, for a cluster scheduler."""
+
+    step: int
+    speedup: dict[str, float]  # replicas -> goodput relative to now
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warned(Event, kind="warning"):
+    """Something the user should know, said once."""
+
+    message: str
+
+
+def to_json(event: Event) -> str:
+    """One line of JSON; numbers that are not finite are written as strings, so any reader can parse it.
+
+    >>> to_json(Warned(time=0.0, message="slow disk"))
+    '{"event": "warning", "time": 0.0, "message": "slow disk"}'
+    """
+    fields = {f.name: _plain(getattr(event, f.name)) for f in dataclasses.fields(event)}
+    return json.dumps({"event": event.kind, **fields})
+
+
+def from_json(line: str) -> Event:
+    """The event a line was written from.
+
+    >>> from_json('{"event": "warning", "time": 0.0, "message": "slow disk"}')
+    Warned(time=0.0, message='slow disk')
+    """
+    try:
+        record = json.loads(line)
+        cls = _KINDS[record.pop("event")]
+        names = {f.name for f in dataclasses.fields(cls)}
+        return cls(**{name: _restore(value) for name, value in record.items() if name in names})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"not an event: {line[:80]!r} ({error}). Expected one JSON object a line with a known 'event' kind "
+            f"({', '.join(sorted(_KINDS))}); the file may be torn at its end or of a newer version."
+        ) from error
+
+
+_NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return value
+
+
+def _restore(value: Any) -> Any:
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value, value)
+    if isinstance(value, list):
+        return tuple(_restore(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _restore(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,137 @@
+"""The values that parts hand to one another: frozen, free of torch, counted in samples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """What is known of a gradient's distribution: both in squared gradient units, noise per sample."""
+
+    signal: float  # |G|^2, the squared norm of the true gradient
+    noise: float  # tr(Sigma), the trace of the per-sample gradient covariance
+
+    @property
+    def noise_scale(self) -> float:
+        """noise / signal in samples: the batch at which noise and signal are equal; infinite without signal."""
+        if self.signal > 0:
+            return max(self.noise, 0.0) / self.signal
+        return math.inf if self.noise > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseEstimate:
+    """Smoothed moments of the whole gradient and of each parameter group, and how sure they are."""
+
+    total: Moments
+    groups: tuple[Moments, ...]
+    interval: tuple[float, float]  # 95 % interval of total.noise_scale, in samples
+    observations: int  # steps that were measured
+
+    @property
+    def sure(self) -> bool:
+        """Whether a policy may act on it: the interval is finite and its ends are within a factor of four."""
+        low, high = self.interval
+        return 0 < low and high <= 4 * low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factors:
+    """How a rule changes one parameter group's hyper-parameters for one step; all ones change nothing.
+
+    ``lr``, ``eps`` and ``weight_decay`` multiply. The others are exponents: a decay rate ``d`` per base step becomes
+    ``d ** power``, which keeps its half-life in samples and never leaves [0, 1).
+    """
+
+    lr: float = 1.0
+    eps: float = 1.0
+    weight_decay: float = 1.0
+    beta_power: float = 1.0  # Adam's betas
+    momentum_power: float = 1.0  # SGD's momentum
+    ema_power: float = 1.0  # a model average's decay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleState:
+    """What a rule sees: where one step stands relative to the batch the user tuned for."""
+
+    scale: float  # global batch / base batch
+    base_batch: int
+    moments: Moments | None = None  # of this parameter group; None until the first estimate
+    preconditioned: Moments | None = None  # the same in Adam's metric; None where the optimizer has no second moment
+    progress: float = 0.0  # accumulated base-equivalent steps before this step
+    samples: int = 0  # samples committed before this step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """One forward/backward pass: ``size`` samples at ``offset`` from the step's first sample."""
+
+    offset: int
+    size: int
+    weight: float  # size / global batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How one optimizer step is laid out: for each replica its micro-batches, in the order they are computed."""
+
+    global_batch: int
+    shares: tuple[tuple[MicroBatch, ...], ...]
+
+    @property
+    def replicas(self) -> int:
+        return len(self.shares)
+
+    @property
+    def accumulation(self) -> int:
+        """The largest number of micro-batches any replica computes."""
+        return max(len(share) for share in self.shares)
+
+    @property
+    def micro_batch(self) -> int:
+        """The largest micro-batch, in samples."""
+        return max(micro.size for share in self.shares for micro in share)
+
+    @property
+    def num_micro_batches(self) -> int:
+        return sum(len(share) for share in self.shares)
+
+    def share_sizes(self) -> tuple[int, ...]:
+        """Samples each replica computes in this step."""
+        return tuple(sum(micro.size for micro in share) for share in self.shares)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """All a policy may look at when it chooses the next step's global batch."""
+
+    step: int  # optimizer steps committed so far
+    samples: int  # samples committed so far, over all epochs
+    epoch: int
+    epoch_samples: int  # samples committed in this epoch
+    epoch_size: int | None  # samples of one epoch; None for a stream of unknown length
+    total_samples: int | None  # samples of the whole run where the loop knows it
+    progress: float  # accumulated base-equivalent steps
+    base_batch: int
+    batch: int  # the global batch of the step before (the base batch before the first)
+    batch_since: int  # value of ``samples`` when ``batch`` was last changed
+    replicas: int
+    noise: NoiseEstimate | None = None
+    times: StepTimes | None = None
+    resized: bool = False  # whether the world changed since the step before
+    capacity: tuple[float, ...] = field(default=())  # relative speed of each replica; empty when equal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Measured durations of one committed step on its slowest replica, for the throughput model."""
+
+    replicas: int
+    nodes: int
+    micro_batch: int
+    accumulation: int
+    step_s: float  # the whole step, loading included
+    sync_s: float = 0.0  # the part spent waiting for the gradient exchange after compute, where it was measured

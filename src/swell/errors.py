@@ -1,0 +1,41 @@
+"""Every error a user can meet; each message says what was given, what was expected and how to mend it."""
+
+
+class SwellError(Exception):
+    """The base of all errors raised by swell on purpose."""
+
+
+class ConfigError(SwellError, ValueError):
+    """An argument that can never work: a wrong type, a negative size, bounds that cross."""
+
+
+class PlanError(SwellError, ValueError):
+    """A global batch that cannot be laid out on these replicas within these bounds."""
+
+
+class TraceError(SwellError, ValueError):
+    """A trace that cannot be read, or that ended while the run goes on."""
+
+
+class DataError(SwellError, ValueError):
+    """A data set that cannot be trained on: empty, of unknown length where one is needed, changed under our feet."""
+
+
+class LoopError(SwellError, RuntimeError):
+    """Calls of the training loop in an order that would lose or repeat samples."""
+
+
+class LossError(SwellError, ArithmeticError):
+    """A loss that is not a scalar, or not finite."""
+
+
+class DisagreementError(SwellError, RuntimeError):
+    """Replicas that were given different models, data or settings."""
+
+
+class CheckpointError(SwellError, RuntimeError):
+    """A checkpoint that cannot be written, read, or does not fit this run."""
+
+
+class WorldError(SwellError, RuntimeError):
+    """The world of replicas cannot be formed, or was lost."""
