@@ -1,0 +1,74 @@
+# `make demo` shows what swell does, `make test` proves it. Both need Python 3.10 or newer and make, nothing else: the rest is
+# installed into .venv, once, and again only when pyproject.toml or constraints.txt has changed.
+
+PYTHON ?= python3
+WORKERS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+INSTALL := $(PIP) install --no-compile --constraint constraints.txt
+# Files that do not parse on this Python (templates, tests of other versions) are left uncompiled; they are never imported.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+
+# One thread a process: the tests already use every core, and results do not depend on how a sum was split.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast check bench docs clean
+
+help: ## list what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.stamp-run ## train a small model three ways and draw the picture, under 90 seconds
+	@$(BIN)/swell demo
+
+test: check docs ## everything: format, lint, types, layers, documentation, every test
+	@echo "swell: running every test on $(WORKERS) workers"
+	@$(BIN)/python -m pytest -n $(WORKERS) -q
+
+test-fast: $(VENV)/.stamp-dev ## the tests that start no other process and take no long time
+	@echo "swell: running the fast tests on $(WORKERS) workers"
+	@$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not distributed"
+
+check: $(VENV)/.stamp-dev ## format, lint, types and layers, without running anything
+	@echo "swell: checking format, lint, types and layers"
+	@$(BIN)/ruff format --check --quiet || (echo "swell: run $(BIN)/ruff format" >&2; exit 1)
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/pyright --warnings
+	@$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/.stamp-dev ## measure: every benchmark under benchmarks/, one after the other
+	@for bench in benchmarks/*/run.py; do echo "swell: $$bench"; $(BIN)/python $$bench || exit 1; done
+
+docs: $(VENV)/.stamp-dev ## build the documentation into site/, failing on any broken link
+	@echo "swell: building the documentation into site/"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+clean: ## remove .venv and everything that was built
+	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache swell-demo
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  (echo "swell: $(PYTHON) is older than Python 3.10; name a newer one: make PYTHON=python3.12 ..." >&2; exit 1)
+	@echo "swell: making $(VENV)"
+	@$(PYTHON) -m venv $(VENV) || \
+	  (rm -rf $(VENV); echo "swell: $(PYTHON) has no venv module; install it (on Debian: python3-venv)" >&2; exit 1)
+
+# torch first and alone, so that the build which constraints.txt names is settled before anything else asks for one.
+$(VENV)/.stamp-torch: constraints.txt | $(BIN)/python
+	@echo "swell: installing torch (large; once)"
+	@$(INSTALL) torch
+	@touch $@
+
+$(VENV)/.stamp-run: $(VENV)/.stamp-torch pyproject.toml
+	@echo "swell: installing swell"
+	@$(INSTALL) --editable '.[torch,report]'
+	@$(COMPILE)
+	@touch $@
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp-run
+	@echo "swell: installing the development tools"
+	@$(INSTALL) --editable '.[dev]'
+	@$(COMPILE)
+	@touch $@

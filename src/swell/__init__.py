@@ -1,0 +1,75 @@
+"""Train with whatever workers there are: the batch size swells and ebbs, the learning rate follows.
+
+>>> import swell
+>>> layout = swell.plan(256, 2, max_micro=64)
+>>> layout.accumulation
+2
+
+Names are loaded when they are first used, so ``import swell`` is quick and ``import swell.core`` never needs torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# The one table of public names: each under the module that defines it.
+_HOMES = {
+    "swell.job": ("Job",),
+    "swell.core.planning": ("plan", "feasible_replicas"),
+    "swell.policies": (
+        "AtEpochEnds",
+        "Clamp",
+        "Dwell",
+        "Fixed",
+        "Hysteresis",
+        "NoiseScale",
+        "NormTest",
+        "Ramp",
+        "RoundTo",
+        "Schedule",
+        "Trace",
+    ),
+    "swell.rules": ("AdaScale", "AdamSDE", "AdamScale", "Constant", "LEGW", "Linear", "Root"),
+}
+_MODULES = frozenset({"core", "errors", "policies", "rules"})
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_HOME_OF), *sorted(_MODULES)]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"swell.{name}")
+    else:
+        raise AttributeError(f"module 'swell' has no attribute {name!r}; it offers {', '.join(__all__)}")
+    globals()[name] = value  # so that this function runs once for each name
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if TYPE_CHECKING:
+    from swell import core, errors, policies, rules
+    from swell.core.planning import feasible_replicas, plan
+    from swell.job import Job
+    from swell.policies import (
+        AtEpochEnds,
+        Clamp,
+        Dwell,
+        Fixed,
+        Hysteresis,
+        NoiseScale,
+        NormTest,
+        Ramp,
+        RoundTo,
+        Schedule,
+        Trace,
+    )
+    from swell.rules import LEGW, AdamScale, AdamSDE, AdaScale, Constant, Linear, Root
