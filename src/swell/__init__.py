@@ -55,6 +55,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+# What the table above says, once more for type checkers and editors; a test compares the two.
 if TYPE_CHECKING:
     from swell import core, errors, policies, rules
     from swell.core.planning import feasible_replicas, plan
