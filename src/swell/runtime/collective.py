@@ -1,0 +1,218 @@
+"""What replicas tell one another: alone, or over torch process groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from swell.errors import ConfigError
+from swell.runtime.failures import lost_peers_as_world_errors
+
+BUCKET_BYTES = 32 * 2**20  # tensors travel together up to this much, so that the copy they need stays small
+
+
+class Pending(Protocol):
+    """An exchange under way."""
+
+    def wait(self) -> list[list[float]]:
+        """Every rank's numbers, in rank order; blocks until they are there. May be called again."""
+        ...
+
+
+class _Arrived:
+    def __init__(self, numbers: list[list[float]]) -> None:
+        self._numbers = numbers
+
+    def wait(self) -> list[list[float]]:
+        return self._numbers
+
+
+class Alone:
+    """A world of one process: every call returns at once."""
+
+    rank = 0
+    size = 1
+    group = None
+    control_group = None
+
+    def gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
+        """The numbers given, as the only row."""
+        return [[float(number) for number in numbers]]
+
+    def gather_numbers_async(self, numbers: Sequence[float]) -> Pending:
+        """The numbers given, already there."""
+        return _Arrived(self.gather_numbers(numbers))
+
+    def gather_text(self, text: str) -> list[str]:
+        """The text given, as the only one."""
+        return [text]
+
+    def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Leave the tensors as they are."""
+
+    def broadcast_tensors(self, tensors: Sequence[torch.Tensor], *, source: int) -> None:
+        """Leave the tensors as they are."""
+        _check_source(source, 1)
+
+    def barrier(self) -> None:
+        """Return at once."""
+
+
+class TorchCollective:
+    """Replicas of a torch process group.
+
+    Numbers, text and CPU tensors travel over ``control_group``, a group of CPU workers with the same ranks, so that
+    nothing said between replicas waits for the device; tensors on a device travel over ``group``. With gloo both may be
+    one group, but a second one lets numbers overtake gradients. Every lost peer surfaces as ``WorldError``.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        control_group: dist.ProcessGroup | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.group = group
+        self.control_group = group if control_group is None else control_group
+        self.device = torch.device(device)
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        same = (dist.get_rank(self.control_group), dist.get_world_size(self.control_group))
+        if same != (self.rank, self.size):
+            raise ConfigError(
+                f"the control group places this process at rank {same[0]} of {same[1]}, the main group at rank "
+                f"{self.rank} of {self.size}. Make both from the same ranks in the same order."
+            )
+
+    def gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
+        """Every rank's float64 numbers, in rank order; every rank gives equally many."""
+        return self.gather_numbers_async(numbers).wait()
+
+    def gather_numbers_async(self, numbers: Sequence[float]) -> Pending:
+        """Start the exchange of ``gather_numbers`` and go on computing; ``wait()`` gives its result."""
+        if self.size == 1:
+            return _Arrived([[float(number) for number in numbers]])
+        mine = torch.tensor(list(numbers), dtype=torch.float64)
+        rows = [torch.empty_like(mine) for _ in range(self.size)]
+        with lost_peers_as_world_errors("gathering numbers"):
+            work = dist.all_gather(rows, mine, group=self.control_group, async_op=True)
+        return _Gathering(work, rows, mine)
+
+    def gather_text(self, text: str) -> list[str]:
+        """Every rank's text, in rank order; lengths may differ."""
+        if self.size == 1:
+            return [text]
+        encoded = text.encode()
+        lengths = [int(row[0]) for row in self.gather_numbers([len(encoded)])]
+        if max(lengths) == 0:
+            return [""] * self.size
+        mine = torch.zeros(max(lengths), dtype=torch.uint8)
+        if encoded:
+            mine[: len(encoded)] = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+        rows = [torch.empty_like(mine) for _ in range(self.size)]
+        with lost_peers_as_world_errors("gathering text"):
+            dist.all_gather(rows, mine, group=self.control_group)
+        return [bytes(row[:length].numpy()).decode() for row, length in zip(rows, lengths, strict=True)]
+
+    @torch.no_grad()
+    def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Replace each tensor by its sum over ranks, in place and in its own dtype.
+
+        Tensors of one dtype and device travel together; a large contiguous one travels without a copy.
+        """
+        if self.size == 1:
+            return
+        with lost_peers_as_world_errors("summing tensors"):
+            flights = [
+                (bucket, flat, dist.all_reduce(flat, group=self._group_of(flat), async_op=True))
+                for bucket, flat in _flattened(tensors)
+            ]
+            _land(flights)
+
+    @torch.no_grad()
+    def broadcast_tensors(self, tensors: Sequence[torch.Tensor], *, source: int) -> None:
+        """Overwrite each tensor with the source rank's, in place; shapes and dtypes must be the same everywhere."""
+        _check_source(source, self.size)
+        if self.size == 1:
+            return
+        with lost_peers_as_world_errors("broadcasting tensors"):
+            flights = []
+            for bucket, flat in _flattened(tensors):
+                group = self._group_of(flat)
+                root = dist.get_global_rank(group, source)
+                flights.append((bucket, flat, dist.broadcast(flat, src=root, group=group, async_op=True)))
+            _land(flights)
+
+    def barrier(self) -> None:
+        """Return once every rank has called it; the device is not waited for."""
+        if self.size > 1:
+            with lost_peers_as_world_errors("waiting for the others"):
+                dist.all_reduce(torch.zeros(1), group=self.control_group)
+
+    def _group_of(self, tensor: torch.Tensor) -> dist.ProcessGroup:
+        return self.control_group if tensor.device.type == "cpu" else self.group
+
+
+class _Gathering:
+    def __init__(self, work: dist.Work | None, rows: list[torch.Tensor], mine: torch.Tensor) -> None:
+        self._work = work
+        self._rows = rows
+        self._mine = mine  # gloo reads it until the work is done
+        self._numbers: list[list[float]] | None = None
+
+    def wait(self) -> list[list[float]]:
+        if self._numbers is None:
+            with lost_peers_as_world_errors("gathering numbers"):
+                if self._work is not None:
+                    self._work.wait()
+            self._numbers = [row.tolist() for row in self._rows]
+        return self._numbers
+
+
+Bucket = list[torch.Tensor]
+Flight = tuple[Bucket, torch.Tensor, "dist.Work | None"]
+
+
+def _flattened(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[Bucket, torch.Tensor]]:
+    """Each bucket with the one-dimensional tensor that travels for it: a view of it where possible, else a copy."""
+    for bucket in _buckets(tensors):
+        if len(bucket) == 1 and bucket[0].is_contiguous():
+            yield [], bucket[0].view(-1)
+        else:
+            yield bucket, torch.cat([tensor.reshape(-1) for tensor in bucket])
+
+
+def _buckets(tensors: Sequence[torch.Tensor]) -> Iterator[Bucket]:
+    kinds: dict[tuple[torch.dtype, torch.device], Bucket] = {}
+    for tensor in tensors:
+        if tensor.numel():
+            kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for kind in kinds.values():
+        bucket: Bucket = []
+        held = 0
+        for tensor in kind:
+            size = tensor.numel() * tensor.element_size()
+            if bucket and held + size > BUCKET_BYTES:
+                yield bucket
+                bucket, held = [], 0
+            bucket.append(tensor)
+            held += size
+        yield bucket
+
+
+def _land(flights: Iterable[Flight]) -> None:
+    """Wait for what is under way and copy it back to where it came from."""
+    for bucket, flat, work in flights:
+        if work is not None:
+            work.wait()
+        if bucket:
+            for tensor, piece in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
+                tensor.copy_(piece.view_as(tensor))
+
+
+def _check_source(source: int, size: int) -> None:
+    if not 0 <= source < size:
+        raise ConfigError(f"source rank is {source}, expected 0 to {size - 1}: the ranks of this world.")

@@ -1,0 +1,103 @@
+"""Everything this process was told through environment variables, read in one place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from swell.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What a launcher said; every field is None where it said nothing."""
+
+    rank: int | None = None  # RANK
+    world_size: int | None = None  # WORLD_SIZE
+    local_rank: int | None = None  # LOCAL_RANK
+    local_world_size: int | None = None  # LOCAL_WORLD_SIZE
+    num_nodes: int | None = None  # GROUP_WORLD_SIZE: agents of torchrun
+    master_addr: str | None = None  # MASTER_ADDR
+    master_port: int | None = None  # MASTER_PORT
+    torchrun_id: str | None = None  # TORCHELASTIC_RUN_ID
+    restart_count: int | None = None  # TORCHELASTIC_RESTART_COUNT
+    max_restarts: int | None = None  # TORCHELASTIC_MAX_RESTARTS
+    swell_store: str | None = None  # SWELL_STORE: "host:port" of the supervisor's store
+    swell_run: str | None = None  # SWELL_RUN: the run's secret name, a prefix of every key in the store
+    swell_member: int | None = None  # SWELL_MEMBER: this worker's name, never given twice in a run
+    swell_slot: int | None = None  # SWELL_SLOT: which of the machine's places (devices) it holds
+    swell_run_dir: str | None = None  # SWELL_RUN_DIR: the folder of logs and control socket
+    swell_pulse: int | None = None  # SWELL_PULSE: file descriptor the heartbeat is written to
+
+    @property
+    def launched(self) -> bool:
+        """Whether a launcher (torchrun or its like) placed this process in a world."""
+        return self.rank is not None and self.world_size is not None
+
+    @property
+    def supervised(self) -> bool:
+        """Whether ``swell run`` started this process."""
+        return self.swell_store is not None and self.swell_member is not None
+
+    @property
+    def nodes(self) -> int:
+        """Machines in the world, as far as the launcher said; 1 where it did not."""
+        if self.num_nodes is not None:
+            return max(1, self.num_nodes)
+        if self.world_size and self.local_world_size:
+            return -(-self.world_size // self.local_world_size)
+        return 1
+
+
+def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
+    """What the launcher said in ``environ`` (``os.environ`` unless given); empty values count as unset.
+
+    >>> read_environment({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}).nodes
+    2
+    """
+    environ = os.environ if environ is None else environ
+
+    def text(name: str) -> str | None:
+        return environ.get(name) or None
+
+    def whole(name: str) -> int | None:
+        value = text(name)
+        try:
+            return None if value is None else int(value)
+        except ValueError:
+            raise ConfigError(
+                f"environment variable {name} is {value!r}, expected a whole number. "
+                f"Unset it, or start the script with torchrun or `swell run`."
+            ) from None
+
+    found = Environment(
+        rank=whole("RANK"),
+        world_size=whole("WORLD_SIZE"),
+        local_rank=whole("LOCAL_RANK"),
+        local_world_size=whole("LOCAL_WORLD_SIZE"),
+        num_nodes=whole("GROUP_WORLD_SIZE"),
+        master_addr=text("MASTER_ADDR"),
+        master_port=whole("MASTER_PORT"),
+        torchrun_id=text("TORCHELASTIC_RUN_ID"),
+        restart_count=whole("TORCHELASTIC_RESTART_COUNT"),
+        max_restarts=whole("TORCHELASTIC_MAX_RESTARTS"),
+        swell_store=text("SWELL_STORE"),
+        swell_run=text("SWELL_RUN"),
+        swell_member=whole("SWELL_MEMBER"),
+        swell_slot=whole("SWELL_SLOT"),
+        swell_run_dir=text("SWELL_RUN_DIR"),
+        swell_pulse=whole("SWELL_PULSE"),
+    )
+    if (found.rank is None) != (found.world_size is None):
+        given, missing = ("RANK", "WORLD_SIZE") if found.rank is not None else ("WORLD_SIZE", "RANK")
+        raise ConfigError(
+            f"environment variable {given} is set and {missing} is not. Set both (torchrun does), or neither to run "
+            f"on one process."
+        )
+    if found.rank is not None and found.world_size is not None and not 0 <= found.rank < found.world_size:
+        raise ConfigError(
+            f"environment variable RANK is {found.rank}, expected 0 to WORLD_SIZE - 1 = {found.world_size - 1}. "
+            f"Start the script with torchrun or `swell run`, or unset both to run on one process."
+        )
+    return found

@@ -1,0 +1,69 @@
+"""Tell a lost peer from a mistake: which exceptions of torch mean that another worker is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch.distributed as dist
+
+from swell.errors import WorldError
+
+# gloo raises a bare RuntimeError, so its words are all there is to go by. Each phrase is from gloo, NCCL or c10d and
+# none is likely in a model's own error.
+_PHRASES = (
+    "gloo/transport",
+    "third_party/gloo",
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "broken pipe",
+    "socket closed",
+    "application timeout caused pair closure",
+    "timed out waiting",
+    "wait timeout",
+    "nccl error",
+    "nccl communicator was aborted",
+    "process group has been aborted",
+    "watchdog caught collective operation timeout",
+    "collective operation timeout",
+)
+
+
+def is_peer_failure(error: BaseException) -> bool:
+    """Whether ``error`` says that a worker was lost, and not that the model or the data are wrong.
+
+    Use it on what ``backward`` raises under DDP, where the collective's error comes through autograd:
+
+    >>> is_peer_failure(RuntimeError("[third_party/gloo/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242"))
+    True
+    >>> is_peer_failure(RuntimeError("mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)"))
+    False
+    """
+    if isinstance(error, (WorldError, dist.DistError)):
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    words = str(error).lower()
+    return any(phrase in words for phrase in _PHRASES)
+
+
+@contextmanager
+def lost_peers_as_world_errors(doing: str) -> Iterator[None]:
+    """Turn a lost peer inside the block into ``WorldError``; everything else passes unchanged."""
+    try:
+        yield
+    except WorldError:
+        raise
+    except RuntimeError as error:
+        if not is_peer_failure(error):
+            raise
+        raise WorldError(
+            f"a worker was lost while {doing}: {_first_line(error)}. The world must be formed anew before the step is "
+            f"done again; without an elastic launcher, restart the run and it resumes from its newest checkpoint."
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__

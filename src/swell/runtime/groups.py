@@ -1,0 +1,91 @@
+"""Make and leave torch process groups: which device, which backend, and a clean end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
+
+from swell.errors import ConfigError, WorldError
+from swell.runtime.collective import TorchCollective
+from swell.runtime.failures import lost_peers_as_world_errors
+
+DEFAULT_TIMEOUT_S = 600.0  # how long a collective may take before its peers count as lost
+
+
+def choose_device(device: torch.device | str, *, local_rank: int, backend: str | None = None) -> torch.device:
+    """The device of this process: the one asked for, or for "auto" its own CUDA device, else the CPU.
+
+    With NCCL each process needs a device of its own; with gloo several may share one.
+    """
+    wanted = torch.device("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else torch.device(device)
+    if wanted.type != "cuda" or wanted.index is not None:
+        return wanted
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            "device 'cuda' was asked for, but torch sees no CUDA device. Pass device='cpu' or 'auto', or check "
+            "CUDA_VISIBLE_DEVICES and the installed torch build."
+        )
+    count = torch.cuda.device_count()
+    if local_rank >= count and backend != "gloo":
+        raise ConfigError(
+            f"this is worker {local_rank} of its machine, which has {count} CUDA device(s); NCCL needs one for each. "
+            f"Start at most {count} workers, or pass backend='gloo' to share devices, or device='cpu'."
+        )
+    return torch.device("cuda", local_rank % count)
+
+
+def choose_backend(device: torch.device, backend: str | None) -> str:
+    """The backend asked for, else NCCL for CUDA devices where torch has it, and gloo for everything else."""
+    if backend is not None:
+        return backend
+    return "nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
+
+
+def join_default_group(
+    *,
+    backend: str,
+    device: torch.device,
+    timeout_s: float,
+    store: Store | None = None,
+    rank: int = -1,
+    size: int = -1,
+) -> TorchCollective:
+    """Make the default process group (from the environment unless a store is given) and its control group."""
+    timeout = timedelta(seconds=timeout_s)
+    bound = device if backend == "nccl" else None
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    with lost_peers_as_world_errors("forming the world"):
+        if store is None:
+            dist.init_process_group(backend, timeout=timeout, device_id=bound)
+        else:
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout, device_id=bound)
+        return wrap_default_group(device, timeout_s=timeout_s)
+
+
+def wrap_default_group(device: torch.device, *, timeout_s: float) -> TorchCollective:
+    """A collective over the default group and a new gloo group beside it for numbers and text."""
+    group = dist.group.WORLD
+    if group is None:
+        raise WorldError("there is no default process group to use. Call torch.distributed.init_process_group first.")
+    control = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+    assert isinstance(control, dist.ProcessGroup)  # every rank is a member of it
+    return TorchCollective(group, control, device)
+
+
+def leave_default_group(collective: TorchCollective) -> None:
+    """Meet the others once more, then destroy the groups.
+
+    Without the meeting, one rank may tear down its connections while another still reads from them, and gloo then
+    aborts the process at exit.
+    """
+    try:
+        collective.barrier()
+    except WorldError:
+        pass  # a peer is gone: there is nobody to wait for
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()

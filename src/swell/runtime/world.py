@@ -1,0 +1,136 @@
+"""The world of replicas a process trains in: one process, a launcher's fixed group, or an elastic run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from swell.core.protocols import Collective
+from swell.errors import ConfigError, WorldError
+from swell.runtime.collective import Alone, TorchCollective
+from swell.runtime.environment import Environment, read_environment
+from swell.runtime.groups import (
+    DEFAULT_TIMEOUT_S,
+    choose_backend,
+    choose_device,
+    join_default_group,
+    leave_default_group,
+    wrap_default_group,
+)
+from swell.runtime.notice import Notice
+
+
+class World(Protocol):
+    """Which replicas there are now, and how that changes."""
+
+    @property
+    def collective(self) -> Collective:
+        """What the present members speak over; replaced by ``reform``."""
+        ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def nodes(self) -> int:
+        """Machines the members are spread over."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """How often the world was formed; 0 for the first time, never goes back."""
+        ...
+
+    @property
+    def elastic(self) -> bool:
+        """Whether ``reform`` can bring another world."""
+        ...
+
+    def pending(self) -> bool:
+        """Whether another generation was announced. Local and cheap, never blocks; members may see it at different
+        times, so they must agree (vote) before they act on it.
+        """
+        ...
+
+    def reform(self) -> Collective:
+        """Leave the present group, whole or broken, and join the newest generation; blocks until it is formed."""
+        ...
+
+    def notice(self) -> Notice | None:
+        """Whether somebody asked this worker to stop or leave. Local and cheap."""
+        ...
+
+    def close(self) -> None:
+        """Leave for good; may be called twice."""
+        ...
+
+
+class StaticWorld:
+    """A world that stays as it is until the process ends."""
+
+    elastic = False
+    generation = 0
+
+    def __init__(self, collective: Collective, *, device: torch.device, nodes: int = 1, owns_group: bool) -> None:
+        self.collective = collective
+        self.device = device
+        self.nodes = nodes
+        self._owns_group = owns_group
+
+    def pending(self) -> bool:
+        """Never: nobody can announce another world."""
+        return False
+
+    def reform(self) -> Collective:
+        """Always fails: the processes of this world are fixed."""
+        raise WorldError(
+            f"this world of {self.collective.size} process(es) cannot be formed anew. Start the script with "
+            f"`swell run` to keep training when workers come and go, or restart it to resume from its checkpoint."
+        )
+
+    def notice(self) -> Notice | None:
+        """None: no supervisor speaks to this world."""
+        return None
+
+    def close(self) -> None:
+        """Destroy the process group if this world made it."""
+        if self._owns_group and isinstance(self.collective, TorchCollective):
+            self._owns_group = False
+            leave_default_group(self.collective)
+
+
+def open_world(
+    device: torch.device | str = "auto",
+    *,
+    backend: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> World:
+    """The world this process belongs to.
+
+    One process where no launcher spoke; the launcher's group under torchrun (made here unless the script made it
+    already, with gloo on CPU and NCCL on CUDA); the supervisor's elastic world under ``swell run``.
+
+    >>> open_world("cpu", environ={}).collective.size
+    1
+    """
+    if timeout_s <= 0:
+        raise ConfigError(f"timeout_s is {timeout_s}, expected seconds above 0.")
+    said = read_environment(environ)
+    if dist.is_available() and dist.is_initialized():
+        return _adopt(said, device, backend, timeout_s)
+    if not said.launched:
+        return StaticWorld(Alone(), device=choose_device(device, local_rank=0), owns_group=False)
+    own = choose_device(device, local_rank=said.local_rank or 0, backend=backend)
+    collective = join_default_group(backend=choose_backend(own, backend), device=own, timeout_s=timeout_s)
+    return StaticWorld(collective, device=own, nodes=said.nodes, owns_group=True)
+
+
+def _adopt(said: Environment, device: torch.device | str, backend: str | None, timeout_s: float) -> StaticWorld:
+    """The group the script made itself; it also ends it."""
+    local_rank = said.local_rank if said.local_rank is not None else dist.get_rank()
+    own = choose_device(device, local_rank=local_rank, backend=backend or dist.get_backend())
+    return StaticWorld(wrap_default_group(own, timeout_s=timeout_s), device=own, nodes=said.nodes, owns_group=False)

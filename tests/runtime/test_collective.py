@@ -1,0 +1,161 @@
+"""What replicas tell one another arrives whole, in rank order, at every size of world."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+
+import pytest
+import torch
+
+from swell.core.protocols import Collective
+from swell.errors import ConfigError, WorldError
+from swell.runtime import Alone, TorchCollective, is_peer_failure
+from tests.workers import Died, run_processes, run_workers
+
+WORLDS = [1, 2, 3, 5]
+
+
+def tell_everything(collective: Collective, _: int = 0) -> dict[str, object]:
+    assert isinstance(collective, TorchCollective)
+    rank = collective.rank
+    numbers = collective.gather_numbers([rank, math.pi * rank, -math.inf, 2.0**53])
+    pending = collective.gather_numbers_async([10.0 + rank])
+    text = collective.gather_text("größe " * rank)
+    collective.barrier()
+    return {
+        "rank": (rank, collective.size),
+        "numbers": numbers,
+        "async": (pending.wait(), pending.wait()),
+        "text": text,
+        "empty": collective.gather_text(""),
+        "none": collective.gather_numbers([]),
+    }
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("world", WORLDS)
+def test_numbers_and_text_arrive_in_rank_order_on_every_rank(world: int) -> None:
+    for rank, seen in enumerate(run_workers(world, tell_everything, 0)):
+        assert seen["rank"] == (rank, world)
+        assert seen["numbers"] == [[r, math.pi * r, -math.inf, 2.0**53] for r in range(world)]
+        assert seen["async"] == ([[10.0 + r] for r in range(world)],) * 2
+        assert seen["text"] == ["größe " * r for r in range(world)]
+        assert seen["empty"] == [""] * world
+        assert seen["none"] == [[]] * world
+
+
+def mixed_tensors(rank: int) -> list[torch.Tensor]:
+    """Several dtypes, a scalar, an empty one, one that is not contiguous, one above the size of a bucket."""
+    return [
+        torch.full((3, 4), float(rank)),
+        torch.arange(6, dtype=torch.float64).view(2, 3).t() * rank,
+        torch.full((5,), rank, dtype=torch.bfloat16),
+        torch.full((), rank, dtype=torch.int64),
+        torch.empty(0),
+        torch.full((2, 2), float(rank), dtype=torch.float16),
+        torch.full((9 * 2**20,), float(rank)),
+        torch.full((7,), float(rank)),
+    ]
+
+
+def sum_and_broadcast(collective: Collective) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    summed = mixed_tensors(collective.rank)
+    parameter = torch.nn.Parameter(torch.full((4,), float(collective.rank)))
+    strides = [tensor.stride() for tensor in summed]
+    collective.sum_tensors([*summed, parameter])
+    assert [tensor.stride() for tensor in summed] == strides
+    assert parameter.requires_grad
+    received = mixed_tensors(collective.rank)
+    collective.broadcast_tensors(received, source=collective.size - 1)
+    keep = [tensor[:4] if tensor.numel() > 1000 else tensor for tensor in summed]
+    return [*[t.clone() for t in keep], parameter.detach()], [t.clone() for t in received if t.numel() < 1000]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("world", WORLDS)
+def test_tensors_of_every_kind_are_summed_and_broadcast_in_place(world: int) -> None:
+    ranks = [mixed_tensors(rank) for rank in range(world)]
+    total = [sum(same[1:], same[0]) for same in zip(*ranks, strict=True)]
+    for summed, received in run_workers(world, sum_and_broadcast):
+        for got, expected in zip(summed, [*total, torch.full((4,), float(sum(range(world))))], strict=True):
+            assert isinstance(expected, torch.Tensor)
+            torch.testing.assert_close(got, expected[: len(got)] if got.dim() else expected)
+        small = [t for t in mixed_tensors(world - 1) if t.numel() < 1000]
+        for got, expected in zip(received, small, strict=True):
+            assert torch.equal(got, expected)
+
+
+def lose_the_last(collective: Collective, doing: str) -> str:
+    if collective.rank == collective.size - 1:
+        collective.barrier()
+        os.kill(os.getpid(), signal.SIGKILL)
+    collective.barrier()
+    with pytest.raises(WorldError) as caught:
+        for _ in range(2):  # what was already under way may still come through once
+            if doing == "numbers":
+                collective.gather_numbers([1.0])
+            elif doing == "text":
+                collective.gather_text("x")
+            elif doing == "sum":
+                collective.sum_tensors([torch.ones(1000)])
+            elif doing == "broadcast":
+                collective.broadcast_tensors([torch.ones(1000)], source=collective.size - 1)
+            else:
+                collective.barrier()
+    return str(caught.value)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("doing", ["numbers", "text", "sum", "broadcast", "barrier"])
+def test_a_lost_peer_surfaces_as_a_world_error_in_whatever_is_done_next(doing: str) -> None:
+    *survivors, lost = run_workers(3, lose_the_last, doing, may_die={2})
+    assert lost == Died(-signal.SIGKILL)
+    assert all("a worker was lost while" in message for message in survivors)
+
+
+def a_mistake(collective: Collective) -> None:
+    if collective.rank == 1:
+        raise ValueError("the data are wrong")
+    collective.barrier()
+
+
+@pytest.mark.distributed
+def test_the_harness_raises_the_first_cause_and_not_its_echo() -> None:
+    with pytest.raises(ValueError, match="the data are wrong") as caught:
+        run_workers(3, a_mistake)
+    assert "a_mistake" in str(caught.value.__cause__)
+
+
+def wait_for_nothing(seconds: float) -> None:
+    import time
+
+    time.sleep(seconds)
+
+
+@pytest.mark.distributed
+def test_the_harness_ends_workers_that_hang() -> None:
+    with pytest.raises(TimeoutError, match=r"workers \[0, 1\] of 2"):
+        run_processes(2, wait_for_nothing, 60.0, timeout_s=1.0)
+
+
+def test_one_process_is_a_world_of_size_one() -> None:
+    alone: Collective = Alone()
+    tensor = torch.ones(3)
+    alone.sum_tensors([tensor])
+    alone.broadcast_tensors([tensor], source=0)
+    alone.barrier()
+    assert (alone.rank, alone.size) == (0, 1)
+    assert alone.gather_numbers([1, 2]) == [[1.0, 2.0]]
+    assert Alone().gather_numbers_async([3]).wait() == [[3.0]]
+    assert alone.gather_text("x") == ["x"]
+    assert torch.equal(tensor, torch.ones(3))
+    with pytest.raises(ConfigError, match="source rank is 1, expected 0 to 0"):
+        alone.broadcast_tensors([tensor], source=1)
+
+
+def test_a_models_own_error_is_not_taken_for_a_lost_peer() -> None:
+    assert not is_peer_failure(RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB"))
+    assert not is_peer_failure(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not is_peer_failure(ValueError("connection closed by peer"))
