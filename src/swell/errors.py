@@ -9,6 +9,10 @@ class ConfigError(SwellError, ValueError):
     """An argument that can never work: a wrong type, a negative size, bounds that cross."""
 
 
+class DependencyError(SwellError, ImportError):
+    """An optional package that was asked for and is not installed."""
+
+
 class PlanError(SwellError, ValueError):
     """A global batch that cannot be laid out on these replicas within these bounds."""
 

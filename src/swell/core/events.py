@@ -40,6 +40,27 @@ class RunStarted(Event, kind="run"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunEnded(Event, kind="run_end"):
+    """The run left its loop: it reached its end, was asked to stop, or gave up."""
+
+    step: int
+    samples: int
+    reason: str  # "finished", or why it stopped before
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochStarted(Event, kind="epoch_begin"):
+    """A pass over the data begins or, after a resume, goes on; what is known of the whole run is said here."""
+
+    epoch: int
+    samples: int  # committed so far, over all epochs
+    epoch_size: int | None = None  # samples of one epoch; None for a stream of unknown length
+    epochs: int | None = None  # how many the user asked for
+    total_samples: int | None = None  # of the whole run
+    total_progress: float | None = None  # base steps after which the run ends, where progress ends it
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stepped(Event, kind="step"):
     """An optimizer step was committed together with its samples."""
 
@@ -150,15 +171,17 @@ class Warned(Event, kind="warning"):
 def to_json(event: Event) -> str:
     """One line of JSON; numbers that are not finite are written as strings, so any reader can parse it.
 
+    Numbers of numpy or torch become plain ones, tuples become lists; what JSON has no form for becomes its ``str``.
+
     >>> to_json(Warned(time=0.0, message="slow disk"))
     '{"event": "warning", "time": 0.0, "message": "slow disk"}'
     """
     fields = {f.name: _plain(getattr(event, f.name)) for f in dataclasses.fields(event)}
-    return json.dumps({"event": event.kind, **fields})
+    return json.dumps({"event": event.kind, **fields}, allow_nan=False, default=str)
 
 
 def from_json(line: str) -> Event:
-    """The event a line was written from.
+    """The event a line was written from: lists come back as tuples, and unknown fields of a newer version are left out.
 
     >>> from_json('{"event": "warning", "time": 0.0, "message": "slow disk"}')
     Warned(time=0.0, message='slow disk')
@@ -166,8 +189,14 @@ def from_json(line: str) -> Event:
     try:
         record = json.loads(line)
         cls = _KINDS[record.pop("event")]
-        names = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{name: _restore(value) for name, value in record.items() if name in names})
+        types = {f.name: f.type for f in dataclasses.fields(cls)}
+        return cls(
+            **{
+                name: value if types[name] in ("str", str) else _restore(value)  # a message "NaN" is no number
+                for name, value in record.items()
+                if name in types
+            }
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"not an event: {line[:80]!r} ({error}). Expected one JSON object a line with a known 'event' kind "
@@ -179,6 +208,8 @@ _NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 
 def _plain(value: Any) -> Any:
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of numpy's, torch's or jax's
+        value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):

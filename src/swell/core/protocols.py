@@ -38,6 +38,15 @@ class Policy(Protocol):
         ...
 
 
+@runtime_checkable
+class FinitePolicy(Policy, Protocol):
+    """A policy that also knows when the run is over; the job asks before every step."""
+
+    def finished(self, seen: Observation) -> bool:
+        """Whether there is no next step; ``batch`` is not asked for then."""
+        ...
+
+
 class Order(Protocol):
     """The order of one epoch's samples, with random access."""
 

@@ -34,7 +34,7 @@ class NoiseEstimate:
     def sure(self) -> bool:
         """Whether a policy may act on it: the interval is finite and its ends are within a factor of four."""
         low, high = self.interval
-        return 0 < low and high <= 4 * low
+        return low > 0 and high <= 4 * low and high < math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +116,18 @@ class Observation:
     total_samples: int | None  # samples of the whole run where the loop knows it
     progress: float  # accumulated base-equivalent steps
     base_batch: int
-    batch: int  # the global batch of the step before (the base batch before the first)
+    batch: int  # what was chosen for the step before, whole even where an epoch's end cut it (at first the base batch)
     batch_since: int  # value of ``samples`` when ``batch`` was last changed
     replicas: int
     noise: NoiseEstimate | None = None
     times: StepTimes | None = None
     resized: bool = False  # whether the world changed since the step before
+    feasible: bool = True  # whether ``batch`` can be laid out on these replicas
     capacity: tuple[float, ...] = field(default=())  # relative speed of each replica; empty when equal
+    nodes: int = 1  # machines the replicas are spread over
+    micro_batch: int | None = None  # largest micro-batch of the step before; None before the first
+    max_micro: int | None = None  # largest micro-batch that may be tried, once memory ran out at a larger one
+    profile: tuple[StepSummary, ...] = field(default=())  # what steps took so far, one summary per configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,3 +140,36 @@ class StepTimes:
     accumulation: int
     step_s: float  # the whole step, loading included
     sync_s: float = 0.0  # the part spent waiting for the gradient exchange after compute, where it was measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSummary:
+    """What steps of one configuration take: a median over the newest ones, without warm-up."""
+
+    replicas: int
+    nodes: int
+    micro_batch: int
+    accumulation: int
+    step_s: float  # median, in seconds
+    count: int  # steps measured, rounded down to a power of two, so that the summary seldom changes
+    sync_s: float = 0.0  # median of what was spent waiting for the exchange; 0 where it was not measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What a policy may choose beyond the global batch: the largest micro-batch to lay it out with."""
+
+    global_batch: int
+    micro_batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Why a policy chose what it chose: sentences for people, numbers for tools."""
+
+    chosen: Layout
+    current: Layout | None  # as it stood before; None before the first step
+    reasons: tuple[str, ...]
+    goodput: float | None = None  # predicted for ``chosen``, in base-equivalent samples a second; None when unknown
+    current_goodput: float | None = None
+    inputs: dict[str, float] = field(default_factory=dict)
