@@ -41,7 +41,8 @@ def run_workers(
     """Each rank's result of ``function(collective, *args)``, run in ``n`` processes joined by gloo, in rank order.
 
     ``function`` and ``args`` must be picklable, so the function is defined at the top of its module. The default
-    process group is there, and RANK, WORLD_SIZE and so on are set as torchrun sets them. A worker's exception is raised here,
+    process group is there, and RANK, WORLD_SIZE and so on are set as torchrun sets them. A worker's exception is raised
+    here,
     with its traceback as cause; a worker that dies without a word fails the test, unless its rank is in ``may_die``.
     """
     return run_processes(n, _in_a_group, function, *args, timeout_s=timeout_s, environ=environ, may_die=may_die)
@@ -138,7 +139,7 @@ def _collect(workers: list[Any], *, deadline: float, timeout_s: float, may_die: 
     errors: list[tuple[int, BaseException, str]] = []
     while waiting:
         ready = multiprocessing.connection.wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
-        for near in ready:
+        for near in (connection for connection in list(waiting) if connection in ready):
             rank = waiting.pop(near)
             try:
                 kind, *rest = pickle.loads(near.recv_bytes())
