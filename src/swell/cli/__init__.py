@@ -1,1 +1,65 @@
-"""TODO"""
+"""The ``swell`` command: one file for each word it understands, all of them in one dict."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import swell
+from swell.cli import demo, plan
+from swell.cli.command import Command
+from swell.cli.parser import Parser
+from swell.errors import SwellError
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS: dict[str, Command] = {
+    "demo": demo.COMMAND,
+    "plan": plan.COMMAND,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0 done, 2 a request that cannot be met, 130 interrupted.
+
+    >>> main(["plan", "--batch", "256", "--max-micro", "64", "--replicas", "2"])
+    replicas  accumulation  micro-batch  samples a replica
+           2             2           64                128
+    0
+    """
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if "run" not in args:
+        parser.print_help()
+        return 0
+    try:
+        return args.run(args)
+    except SwellError as error:
+        print(f"swell {args.command}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"swell {args.command}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of a pipe had enough; nothing is wrong
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="swell",
+        description="Train with whatever workers there are: the batch size swells and ebbs, the learning rate follows.",
+        epilog="Examples:\n" + "\n".join(f"  $ {command.example}" for command in COMMANDS.values()),
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"swell {swell.__version__}", help="show the version and leave"
+    )
+    commands = parser.add_subparsers(title="Commands", metavar="COMMAND", dest="command")
+    for name, command in COMMANDS.items():
+        sub = commands.add_parser(
+            name, help=command.summary, description=command.description, epilog=f"Example:\n  $ {command.example}"
+        )
+        command.options(sub)
+        sub.set_defaults(run=command.run)
+    return parser

@@ -1,0 +1,66 @@
+"""Help and usage errors that read well: coloured on a terminal, plain text elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import textwrap
+from typing import IO, Any, NoReturn
+
+from rich.console import Console
+from rich.text import Text
+
+_STYLES = {
+    r"(?m)^[A-Za-z][\w ]*:": "bold",  # headings
+    r"(?<![\w-])--?[a-z][\w-]*": "cyan",  # options
+    r"(?<![\w<])<?[A-Z][A-Z_]+\b": "magenta",  # what an option takes
+    r"(?m)^  \$ .*": "green",  # examples
+}
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Prose is filled, lines that begin with a space stay as they are, commands are listed without a heading row."""
+
+    def __init__(self, prog: str, **kwargs: Any) -> None:
+        width = min(shutil.get_terminal_size().columns, 100)
+        super().__init__(prog, max_help_position=28, width=width, **kwargs)
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        super().add_usage(usage, actions, groups, "Usage: " if prefix is None else prefix)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = text.splitlines()
+        return "\n".join(line if line.startswith(" ") else textwrap.fill(line, width) for line in lines)
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if isinstance(action, argparse._SubParsersAction):
+            return "".join(self._format_action(choice) for choice in action._get_subactions())
+        return super()._format_action(action)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser with coloured help whose errors are one line."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(formatter_class=_Formatter, allow_abbrev=False, add_help=False, **kwargs)
+        self.color = False  # Python 3.14 paints by itself; the colours here hold on every version
+        self._optionals.title = "Options"
+        self.add_argument("-h", "--help", action="help", help="show this help and leave")
+
+    def add_subparsers(self, **kwargs: Any) -> Any:
+        """Commands come before the options in the help: they are what a reader looks for."""
+        action = super().add_subparsers(**kwargs)
+        self._action_groups.insert(0, self._action_groups.pop())
+        return action
+
+    def print_help(self, file: IO[str] | None = None) -> None:
+        """Write the help text, with colours where the file is a terminal."""
+        text = Text(self.format_help())
+        for pattern, style in _STYLES.items():
+            text.highlight_regex(pattern, style)
+        Console(file=file or sys.stdout, highlight=False, soft_wrap=True).print(text, end="")
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with status 2 and one line that says what is wrong and where to read on."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")

@@ -1,0 +1,25 @@
+"""Tables for people and for pipes: ruled and coloured on a terminal, aligned plain text elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, title: str) -> None:
+    """Write rows of text under their headings, aligned to the right; an empty last cell is a dim row on a terminal."""
+    if not sys.stdout.isatty():
+        widths = [max(len(line[column]) for line in (headings, *rows)) for column in range(len(headings))]
+        for line in (headings, *rows):
+            print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+        return
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, header_style="bold cyan")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*row, style=None if row[-1] else "dim")
+    Console(highlight=False).print(table)
