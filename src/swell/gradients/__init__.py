@@ -1,1 +1,1 @@
-"""TODO"""
+"""Gradients on their way to the optimizer: accumulated with weights, measured, exchanged, applied with factors."""

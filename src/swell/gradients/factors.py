@@ -1,0 +1,91 @@
+"""A rule's factors on an optimizer for one step, and everything put back afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from swell.core.types import Factors
+from swell.rules.bias_correction import effective_step
+
+
+@contextmanager
+def scaled(optimizer: Optimizer, factors: Sequence[Factors], clock: BiasClock) -> Iterator[None]:
+    """Hold each group's factors while the body steps the optimizer; base values are back when it ends, come what may.
+
+    Schedulers and the user read and write the base values between steps and never meet a factor.
+    """
+    before = [dict(group) for group in optimizer.param_groups]
+    try:
+        for group, factor in zip(optimizer.param_groups, factors):
+            _apply(group, factor)
+        with clock.running(optimizer, [factor.beta_power for factor in factors]):
+            yield
+    finally:
+        for group, values in zip(optimizer.param_groups, before):
+            for key in ("lr", "betas", "momentum", "eps", "weight_decay"):
+                if key in values:
+                    group[key] = values[key]
+
+
+def _apply(group: dict[str, Any], factor: Factors) -> None:
+    group["lr"] = group["lr"] * factor.lr
+    if factor.weight_decay != 1 and "weight_decay" in group:
+        group["weight_decay"] = group["weight_decay"] * factor.weight_decay
+    if factor.eps != 1 and isinstance(group.get("eps"), (int, float)):
+        group["eps"] = group["eps"] * factor.eps
+    if factor.beta_power != 1 and "betas" in group:
+        group["betas"] = tuple(beta**factor.beta_power for beta in group["betas"])
+    if factor.momentum_power != 1 and group.get("momentum"):
+        group["momentum"] = group["momentum"] ** factor.momentum_power
+
+
+class BiasClock:
+    """Keeps Adam's bias correction right while its betas change from step to step.
+
+    torch corrects by ``1 - beta ** step``, which is true only while beta never changes. The true correction needs the
+    product of all betas used so far, which is ``beta ** power_sum``; so for the one step that runs, ``step`` is set to
+    the number that yields it. Nothing is kept while every power is one.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[Tensor, float] = {}
+
+    @contextmanager
+    def running(self, optimizer: Optimizer, powers: Sequence[float]) -> Iterator[None]:
+        """Let the optimizer see effective step counts while it steps, and count on."""
+        if not self._sums and all(power == 1 for power in powers):
+            yield
+            return
+        shown: list[tuple[dict[str, Any], Any, float]] = []
+        for group, power in zip(optimizer.param_groups, powers):
+            if "betas" not in group:
+                continue
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = optimizer.state.get(parameter) or {}
+                steps = float(state["step"]) if "step" in state else 0.0
+                total = self._sums[parameter] = self._sums.get(parameter, steps) + power
+                if "step" in state:
+                    shown.append((state, state["step"], steps))
+                    state["step"] = _like(state["step"], effective_step(total, power) - 1)
+        yield
+        for state, original, steps in shown:
+            state["step"] = _like(original, steps + 1)
+
+    def state_dict(self, parameters: Sequence[Tensor]) -> dict[str, float]:
+        """Power sums by position of the parameter."""
+        return {str(i): self._sums[p] for i, p in enumerate(parameters) if p in self._sums}
+
+    def load_state_dict(self, state: dict[str, float], parameters: Sequence[Tensor]) -> None:
+        """Power sums as they were saved."""
+        self._sums = {parameters[int(i)]: float(value) for i, value in state.items()}
+
+
+def _like(original: Any, value: float) -> Any:
+    return original.new_tensor(value) if isinstance(original, Tensor) else value

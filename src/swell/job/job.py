@@ -1,0 +1,362 @@
+"""The object a user holds: data, batch size, gradients, learning rate and progress of one training run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from swell.core.events import Event
+from swell.core.ledger import Ledger
+from swell.core.protocols import Collective, Policy, Rule, Sink
+from swell.core.types import NoiseEstimate, Plan
+from swell.data.evaluation import evaluation_loader
+from swell.data.feed import Feed
+from swell.data.orders import make_order
+from swell.errors import ConfigError, DataError, LoopError
+from swell.job.pace import Pace
+from swell.job.statistics import Statistics, as_statistics
+from swell.job.stepping import Stepping
+from swell.job.trainee import Clip, Trainee
+from swell.job.training_loader import TrainingLoader
+from swell.job.vote import agree_on_text
+from swell.loop.metrics import Metrics, exchange
+from swell.loop.schedule import Schedule
+from swell.loop.step import StepInProgress
+from swell.policies import as_policy
+from swell.rules import as_rule, auto
+from swell.runtime import World, open_world
+from swell.telemetry import open_sinks
+
+Micro = int | tuple[int | None, int | None] | None
+
+
+class Job:
+    """One training run on whatever replicas there are.
+
+    ``batch`` chooses the global batch of every step: a number, a policy such as :class:`swell.Goodput`, a CSV trace,
+    or a function of an :class:`~swell.core.types.Observation`. ``rule`` lets the learning rate follow it: a name, a
+    rule, or a function of the scale; ``"auto"`` picks by optimizer. ``micro`` bounds what one replica sends through
+    the model at once (a largest size, or ``(smallest, largest)``); by default it is the policy's base batch, which is
+    known to fit. Events are written to ``run_dir/events.jsonl`` if a run folder is given.
+
+        job = swell.Job("runs/digits", batch=swell.Ramp(64, 512, over=5, unit="epochs"))
+        model, optimizer = job.wrap(model, optimizer)
+        loader = job.loader(train_set, shuffle=True)
+        for epoch in job.epochs(10):
+            for x, y in loader:
+                job.backward(F.cross_entropy(model(x), y))
+                job.step()
+    """
+
+    def __init__(
+        self,
+        run_dir: str | Path | None = None,
+        *,
+        batch: int | str | Path | Policy | Callable[..., int],
+        base: int | None = None,
+        rule: str | Rule | Callable[..., Any] = "auto",
+        micro: Micro = None,
+        constant_micro: bool = False,
+        capacity: Sequence[float] | None = None,
+        statistics: bool | int | Statistics = True,
+        nonfinite: str = "raise",
+        seed: int = 0,
+        device: torch.device | str = "auto",
+        progress: bool | None = None,
+        sinks: Sequence[Sink] = (),
+        world: World | None = None,
+    ) -> None:
+        if nonfinite not in ("raise", "skip"):
+            raise ConfigError(f"nonfinite={nonfinite!r} is not known; expected 'raise' or 'skip'.")
+        policy = as_policy(batch, base=base)
+        self._rule = rule
+        self._seed = seed
+        self._world = world if world is not None else open_world(device)
+        self._pace = Pace(
+            policy,
+            micro=micro,
+            constant_micro=constant_micro,
+            capacity=tuple(capacity) if capacity is not None else None,
+        )
+        self.metrics = Metrics()
+        self.run_dir = Path(run_dir) if run_dir is not None else None
+        self._sinks = open_sinks(self.run_dir if self.is_main else None, progress=progress and self.is_main, extra=sinks)
+        self._trainees: list[Trainee] = []
+        self._loader: TrainingLoader | None = None
+        self._statistics = as_statistics(statistics)
+        self._stepping = Stepping(self, nonfinite=nonfinite, statistics=self._statistics)
+        self._total_epochs: int | None = None
+        self._target: float | None = None
+        agree_on_text(
+            self.collective,
+            "the job's settings",
+            f"batch={policy!r}\nbase={policy.base}\nrule={rule!r}\nmicro={micro!r}\nseed={seed!r}\nnonfinite={nonfinite}"
+            if not callable(batch) and not callable(rule)
+            else f"base={policy.base}\nmicro={micro!r}\nseed={seed!r}\nnonfinite={nonfinite}",
+            "Give every replica the same arguments to swell.Job.",
+        )
+
+    # Where the run stands
+
+    @property
+    def collective(self) -> Collective:
+        """What the present replicas speak over."""
+        return self._world.collective
+
+    @property
+    def rank(self) -> int:
+        """This replica's number, from 0."""
+        return self.collective.rank
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas there are now."""
+        return self.collective.size
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this replica writes files and prints."""
+        return self.rank == 0
+
+    @property
+    def device(self) -> torch.device:
+        """The device this replica should compute on."""
+        return self._world.device
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps committed."""
+        return self._pace.step
+
+    @property
+    def samples(self) -> int:
+        """Samples committed, over all epochs."""
+        return self._ledger.samples if self._loader is not None else 0
+
+    @property
+    def progress(self) -> float:
+        """Accumulated base-equivalent steps."""
+        return self._pace.progress
+
+    @property
+    def global_batch(self) -> int:
+        """The global batch of the latest step, in samples."""
+        return self._pace.batch
+
+    @property
+    def noise(self) -> NoiseEstimate | None:
+        """What is known of the gradient's noise; None until a step was measured."""
+        return self._trainees[0].chosen_estimate() if self._trainees else None
+
+    @property
+    def gain(self) -> float:
+        """How many base steps the latest step was worth."""
+        return self._stepping.gain
+
+    @property
+    def lr_factors(self) -> tuple[float, ...]:
+        """What the learning rate of each parameter group was multiplied by in the latest step."""
+        return tuple(factor.lr for factor in self._stepping.factors)
+
+    @property
+    def ema_power(self) -> float:
+        """The exponent for a model average's decay in the latest step: use ``decay ** job.ema_power``."""
+        return self._stepping.factors[0].ema_power if self._stepping.factors else 1.0
+
+    # What the user hands over
+
+    def wrap(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        scheduler: Any | None = None,
+        schedule: str = "progress",
+        scaler: Any | None = None,
+        rule: str | Rule | Callable[..., Any] | None = None,
+    ) -> tuple[nn.Module, Optimizer]:
+        """Put a model and its optimizer under the job's care; returns both as they are, nothing is patched.
+
+        Replicas start from rank 0's weights. ``scheduler`` is stepped once per base step of progress
+        (``schedule="progress"``), once an epoch (``"epoch"``), or by you (``"manual"``). ``scaler`` is a
+        ``torch.amp.GradScaler`` for float16. Call it once for each optimizer; ``rule`` overrides the job's for this one.
+        """
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            model = model.module  # the job exchanges gradients itself; two exchanges would count them twice
+        chosen = self._rule if rule is None else rule
+        resolved = auto(type(optimizer).__name__) if chosen == "auto" else as_rule(chosen)
+        trainee = Trainee(
+            model,
+            optimizer,
+            rule=resolved,
+            scaler=scaler,
+            schedule=None if scheduler is None else Schedule(scheduler, by=schedule),
+            base_batch=self._pace.base,
+            exact=self._statistics is not None and self._statistics.exact,
+        )
+        self._stepping.adopt(trainee, [t for t in self._trainees])
+        self._trainees.append(trainee)
+        return model, optimizer
+
+    def loader(
+        self,
+        dataset: Any,
+        *,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        weights: Sequence[float] | None = None,
+        order: Any | None = None,
+        sampler: Any | None = None,
+        **loading: Any,
+    ) -> TrainingLoader:
+        """The training data, one micro-batch of the current plan at a time.
+
+        Takes what ``torch.utils.data.DataLoader`` takes (``num_workers``, ``collate_fn``, ``pin_memory``,
+        ``persistent_workers`` …) except ``batch_size``, which the job decides. The order is a function of the job's
+        seed and the epoch alone; ``weights`` draws with replacement, ``order`` or ``sampler`` give your own.
+        """
+        if self._loader is not None:
+            raise LoopError(
+                "this job already has a training loader; a second one would count its samples twice. Use "
+                "job.evaluation(...) for validation data, or a swell.Job of its own for another run."
+            )
+        orders = make_order(dataset, shuffle=shuffle, weights=weights, order=order, sampler=sampler, seed=self._seed)
+        length = len(orders(0))
+        if length == 0:
+            raise DataError("the data set is empty: there is nothing to train on. Pass one with at least one sample.")
+        agree_on_text(self.collective, "the data set", f"length {length}", "Give every replica the same data set.")
+        ledger = Ledger(lambda epoch: len(orders(epoch)), seed=self._seed, drop_last=drop_last)
+        self._drops_last = drop_last
+        self._loader = TrainingLoader(self, Feed(dataset, orders, **loading), ledger)
+        return self._loader
+
+    def evaluation(self, dataset: Any, *, batch_size: int | None = None, **loading: Any) -> Iterator[Any]:
+        """Validation data split exactly over the replicas: nothing padded, nothing twice.
+
+        Metrics added while iterating are summed over the replicas when the loop ends.
+        """
+        size = self._pace.base if batch_size is None else batch_size
+        yield from evaluation_loader(dataset, rank=self.rank, replicas=self.replicas, batch_size=size, **loading)
+        exchange(self.metrics, self.collective, self.device)
+
+    # The loop
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Go through the data ``count`` times; yields the number of each epoch that is not done yet."""
+        self._total_epochs = count
+        while self._ledger.epoch < count:
+            yield self._ledger.epoch
+            self._stepping.end_epoch(self._ledger)
+
+    def until(self, *, steps: float | None = None, epochs: float | None = None) -> Iterator[int]:
+        """Go on, pass after pass, until the accumulated gain reaches ``steps`` base steps, or ``epochs`` worth of them.
+
+        The stopping rule of AdaScale (Johnson et al. 2020, section 3.3): a larger batch takes fewer steps, each worth
+        more. Training stops at the step that reaches it, in the middle of a pass if need be.
+        """
+        if (steps is None) == (epochs is None):
+            raise ConfigError("job.until takes either steps= or epochs=, one of them. For example until(steps=10_000).")
+        self._target = steps if steps is not None else (epochs or 0) * self._ledger.length / self._pace.base
+        while self.progress < self._target:
+            yield self._ledger.epoch
+            self._stepping.end_epoch(self._ledger)
+
+    def backward(
+        self, loss: Tensor, *, weight: float | Tensor | None = None, optimizer: Optimizer | None = None, **options: Any
+    ) -> None:
+        """Add the gradient of one micro-batch's mean loss, weighted by its part of the global batch.
+
+        With ``weight`` (tokens, say) the step's gradient is the weighted mean over all micro-batches of all replicas,
+        not a mean of means. ``optimizer`` keeps the gradient to that optimizer's parameters (a GAN's generator, say).
+        ``options`` go to ``torch.autograd.backward``.
+        """
+        self._stepping.backward(loss, weight, self._selected(optimizer), only=optimizer is not None, options=options)
+
+    def step(
+        self,
+        closure: Callable[..., Any] | None = None,
+        *inputs: Any,
+        optimizer: Optimizer | None = None,
+        clip: Clip | None = None,
+    ) -> bool:
+        """Finish a micro-batch; update the weights if it was the last of the global batch, and say whether it did.
+
+        ``clip`` is the largest gradient norm, or a function of the parameters; statistics are taken before it. A
+        ``closure`` (LBFGS, SAM) is called as ``closure(*inputs)`` for every micro-batch of the step, whenever the
+        optimizer asks for the loss.
+        """
+        return self._stepping.step(closure, inputs, self._selected(optimizer), clip)
+
+    def redo(self) -> None:
+        """Give up the step under way on all replicas; its samples come again. For use after an exception."""
+        self._stepping.spoil("job.redo was called")
+
+    def close(self) -> None:
+        """End the run: stop data workers, write what is left, leave the process group."""
+        for trainee in self._trainees:
+            trainee.drain()
+        if self._loader is not None:
+            self._loader.close()
+        self._sinks.close()
+        self._world.close()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    # For the parts that work for the job
+
+    @property
+    def _ledger(self) -> Ledger:
+        if self._loader is None:
+            raise LoopError("the job has no training data yet. Call job.loader(dataset) before the loop.")
+        return self._loader.ledger
+
+    def _selected(self, optimizer: Optimizer | None) -> list[Trainee]:
+        if not self._trainees:
+            raise LoopError("the job has no model yet. Call job.wrap(model, optimizer) before the loop.")
+        if optimizer is None:
+            return self._trainees
+        chosen = [t for t in self._trainees if t.optimizer is optimizer]
+        if not chosen:
+            raise ConfigError("this optimizer was not given to job.wrap; pass one that was, or none for all of them.")
+        return chosen
+
+    def _emit(self, event: Event) -> None:
+        if self.is_main:
+            self._sinks.emit(event)
+
+    def _now(self) -> float:
+        return time.time()
+
+    def _total_samples(self) -> int | None:
+        if self._target is not None:
+            return int(self._target * self._pace.base)
+        return None if self._total_epochs is None else self._total_epochs * self._ledger.length
+
+    def _begin_step(self) -> StepInProgress | None:
+        return self._stepping.begin(self._ledger)
+
+    def _end_step(self, step: StepInProgress) -> None:
+        self._stepping.end(step, self._ledger)
+
+    def _enter_loop(self) -> None:
+        self._selected(None)
+        self._stepping.enter()
+
+    def _leave_loop(self) -> None:
+        self._stepping.leave()
+
+    def _planned(self) -> Plan:
+        return self._pace.lay_out(self._pace.batch, self._pace.batch, replicas=self.replicas, split=False)
+
+    def _tail_plan(self, count: int) -> Plan:
+        return self._pace.lay_out(self._pace.batch, count, replicas=self.replicas, split=False)

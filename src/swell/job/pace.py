@@ -1,0 +1,142 @@
+"""How large the next step is and how it is laid out: the policy asked, the plan made, both remembered."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from swell.core.planning import plan, plan_remainder
+from swell.core.protocols import Policy
+from swell.core.throughput import Profile
+from swell.core.types import Layout, NoiseEstimate, Observation, Plan, StepTimes
+from swell.errors import ConfigError, PlanError
+from swell.policies import checked_batch
+
+
+class Pace:
+    """Counts what was done and turns it into the next step's batch and plan.
+
+    Every replica keeps the same counts, so every replica comes to the same plan without asking the others.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        micro: int | tuple[int | None, int | None] | None,
+        constant_micro: bool,
+        capacity: tuple[float, ...] | None,
+    ) -> None:
+        self.policy = policy
+        self.base = policy.base
+        low, high = micro if isinstance(micro, tuple) else (None, micro)
+        if micro is None:
+            high = self.base  # the batch the user tuned fits one device; more is for the user to say
+        if low is not None and high is not None and low > high:
+            raise ConfigError(f"micro=({low}, {high}) crosses: expected (smallest, largest). Swap them.")
+        self._low, self._high = low, high
+        self._constant, self._capacity = constant_micro, capacity
+        self.profile = Profile()
+        self.step, self.progress = 0, 0.0
+        self.batch, self.batch_since = self.base, 0
+        self._layout: Layout | None = None
+        self._last: StepTimes | None = None
+        self._micro_seen: int | None = None
+        self.resized = False
+
+    def observe(self, *, replicas: int, nodes: int, noise: NoiseEstimate | None, **place: Any) -> Observation:
+        """All a policy may look at; ``place`` are the ledger's figures."""
+        return Observation(
+            step=self.step,
+            progress=self.progress,
+            base_batch=self.base,
+            batch=self.batch,
+            batch_since=self.batch_since,
+            replicas=replicas,
+            nodes=nodes,
+            noise=noise,
+            times=self._last,
+            resized=self.resized,
+            feasible=self._fits(self.batch, replicas),
+            capacity=self._capacity or (),
+            micro_batch=self._micro_seen,
+            profile=self.profile.summaries(),
+            **place,
+        )
+
+    def choose(self, seen: Observation) -> int:
+        """The next global batch; a policy that also lays steps out is asked for that."""
+        layout = getattr(self.policy, "layout", None)
+        if layout is not None:
+            self._layout = layout(seen)
+            return self._layout.global_batch
+        return checked_batch(self.policy, seen)
+
+    def lay_out(self, batch: int, count: int, *, replicas: int, split: bool) -> Plan:
+        """The plan of a step of ``count`` samples at a global batch of ``batch``; the last of an epoch may be short."""
+        high = self._layout.micro_batch if self._layout is not None else self._high
+        bounds = {
+            "max_micro": high,
+            "min_micro": self._low,
+            "constant_micro": self._constant,
+            "capacity": self._capacity,
+        }
+        if count == batch:
+            made = plan(batch, replicas, **bounds)
+        else:
+            made = plan_remainder(count, replicas, max_micro=high, capacity=self._capacity)
+        if split and made.num_micro_batches == 1 and made.global_batch > 1:
+            made = plan_remainder(count, replicas, max_micro=-(-count // 2))
+        return made
+
+    def _fits(self, batch: int, replicas: int) -> bool:
+        try:
+            plan(
+                batch,
+                replicas,
+                max_micro=self._high,
+                min_micro=self._low,
+                constant_micro=self._constant,
+                capacity=self._capacity,
+            )
+        except PlanError:
+            return False
+        return True
+
+    def committed(self, made: Plan, *, batch: int, samples: int, gain: float, step_s: float, nodes: int) -> None:
+        """Count a committed step; ``samples`` is the total before it."""
+        if batch != self.batch:
+            self.batch, self.batch_since = batch, samples
+        self.step += 1
+        self.progress += gain
+        self.resized = False
+        self._micro_seen = made.micro_batch
+        self._last = StepTimes(
+            replicas=made.replicas,
+            nodes=nodes,
+            micro_batch=made.micro_batch,
+            accumulation=made.accumulation,
+            step_s=step_s,
+        )
+        if made.global_batch == batch:
+            self.profile.add(self._last)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counts and measurements, the same on every replica."""
+        return {
+            "step": self.step,
+            "progress": self.progress,
+            "batch": self.batch,
+            "batch_since": self.batch_since,
+            "micro_seen": self._micro_seen,
+            "profile": self.profile.state_dict(),
+            "layout": None if self._layout is None else dataclasses.asdict(self._layout),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.step, self.progress = int(state["step"]), float(state["progress"])
+        self.batch, self.batch_since = int(state["batch"]), int(state["batch_since"])
+        self._micro_seen = state["micro_seen"]
+        self.profile.load_state_dict(state["profile"])
+        self._layout = None if state["layout"] is None else Layout(**state["layout"])

@@ -1,0 +1,38 @@
+"""One step's event, put together from what is known at the commit and what the device tells later."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from swell.core.events import Event, Stepped
+from swell.errors import LossError
+from swell.job.update import not_finite
+
+
+class StepRecord:
+    """Emits the step's event once both the commit and the loss are there."""
+
+    def __init__(self, emit: Callable[[Event], None], *, nonfinite: str) -> None:
+        self._emit, self._nonfinite = emit, nonfinite
+        self._loss: float | None = None
+        self._fields: dict[str, Any] | None = None
+
+    def set_loss(self, loss: float | None) -> None:
+        """The step's mean loss came from the device."""
+        self._loss = loss
+        if loss is not None and not math.isfinite(loss) and self._nonfinite == "raise":
+            raise LossError(not_finite(loss))
+        self._maybe_emit()
+
+    def set_committed(self, **fields: Any) -> None:
+        """The step was committed."""
+        self._fields = fields
+        self._maybe_emit()
+
+    def _maybe_emit(self) -> None:
+        if self._fields is not None and self._loss is not None:
+            self._emit(Stepped(time=time.time(), loss=self._loss, **self._fields))
+            self._fields = None

@@ -1,0 +1,398 @@
+"""One step after another: handed out, computed, voted on, updated, committed, or done again."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from swell.core.events import BatchChanged, EpochEnded, StepSkipped
+from swell.core.ledger import Ledger
+from swell.core.types import Factors, Observation, Plan
+from swell.errors import ConfigError, DataError, LoopError, LossError
+from swell.job.records import StepRecord
+from swell.job.statistics import Statistics
+from swell.job.trainee import Clip, Trainee
+from swell.job.update import Outcome, Position, Updater
+from swell.job.vote import agree_on_text
+from swell.loop import metrics as metrics_module
+from swell.loop.step import StepInProgress
+
+if TYPE_CHECKING:
+    from swell.job.job import Job
+
+MAX_OVERFLOWS = 100  # a gradient scaler that halves as often as this started from nothing sensible
+
+
+class Stepping:
+    """The steps of one job; holds the one that is under way."""
+
+    def __init__(self, job: Job, *, nonfinite: str, statistics: Statistics | None) -> None:
+        self._job = job
+        self._nonfinite, self._statistics = nonfinite, statistics
+        self._updater = Updater(job.metrics, job.device, nonfinite=nonfinite, exact=bool(statistics and statistics.exact))
+        self._current: StepInProgress | None = None
+        self._batch = 0  # what the policy chose for the step under way, whole even where the epoch's end cuts it
+        self._seen: Observation | None = None
+        self._measured_at = 0  # samples at the last measured step
+        self._record: StepRecord | None = None
+        self._overflows = 0
+        self._looping = False
+        self._complete = False
+        self.factors: tuple[Factors, ...] = ()
+        self.gain = 1.0
+
+    def adopt(self, trainee: Trainee, others: Sequence[Trainee]) -> None:
+        """Check a newcomer against the other replicas and give it rank 0's weights."""
+        if self._current is not None:
+            raise LoopError("job.wrap was called inside the training loop. Wrap every model before it begins.")
+        if any(other.optimizer is trainee.optimizer for other in others):
+            raise ConfigError("this optimizer was given to job.wrap twice. Wrap each optimizer once.")
+        collective = self._job.collective
+        if collective.size > 1:
+            agree_on_text(
+                collective,
+                "the model",
+                describe(trainee),
+                "Build the same model with the same settings on every replica.",
+            )
+            state = [*trainee.model.parameters(), *trainee.model.buffers()]
+            collective.broadcast_tensors([tensor.detach() for tensor in state], source=0)
+
+    # One pass of the loader
+
+    def enter(self) -> None:
+        """The user began to iterate the loader."""
+        if self._looping:
+            raise LoopError(
+                "the training loader is being iterated already. Finish or leave that loop first; two at once would "
+                "take turns with one set of samples."
+            )
+        self._looping, self._complete = True, False
+
+    def leave(self) -> None:
+        """The user left the loader, at its end or before; a step under way is forgotten."""
+        self._looping = False
+        if self._current is not None and not self._current.ended:
+            self._forget()
+        self._current = None
+
+    def begin(self, ledger: Ledger) -> StepInProgress | None:
+        """Choose and lay out the next step; None at the end of the epoch or of the run."""
+        job, pace = self._job, self._job._pace
+        seen = self._observe(ledger)
+        finished = getattr(pace.policy, "finished", None)
+        if (job._target is not None and pace.progress >= job._target) or (finished is not None and finished(seen)):
+            return None
+        batch = pace.choose(seen)
+        if batch > ledger.length:
+            raise DataError(
+                f"a global batch of {batch} was chosen, but the data set has only {ledger.length} samples an epoch. "
+                f"Lower the batch (or the policy's maximum) to {ledger.length} or less."
+            )
+        span = ledger.next_span(batch)
+        if span is None:
+            self._complete = True
+            return None
+        self._batch, self._seen = batch, seen
+        plan, measured = self._lay_out(batch, span[1] - span[0])
+        self._current = StepInProgress(epoch=ledger.epoch, start=span[0], plan=plan, rank=job.rank, measured=measured)
+        return self._current
+
+    def _observe(self, ledger: Ledger) -> Observation:
+        job = self._job
+        return job._pace.observe(
+            replicas=job.replicas,
+            nodes=job._world.nodes,
+            noise=job.noise,
+            samples=ledger.samples,
+            epoch=ledger.epoch,
+            epoch_samples=ledger.cursor,
+            epoch_size=ledger.length,
+            total_samples=job._total_samples(),
+        )
+
+    def _lay_out(self, batch: int, count: int) -> tuple[Plan, bool]:
+        pace, replicas, settings = self._job._pace, self._job.replicas, self._statistics
+        if settings is None:
+            return pace.lay_out(batch, count, replicas=replicas, split=False), False
+        split = pace.step % max(settings.every, settings.split_every) == 0
+        plan = pace.lay_out(batch, count, replicas=replicas, split=split)
+        return plan, pace.step % settings.every == 0 and plan.num_micro_batches > 1
+
+    # The user's two calls
+
+    def backward(
+        self, loss: Tensor, weight: Any, trainees: Sequence[Trainee], *, only: bool, options: dict[str, Any]
+    ) -> None:
+        """Run one backward pass with the loss weighted by its part of the step."""
+        step = self._step_for("backward")
+        _check_scalar(loss)
+        if step.taken and not only:
+            raise LoopError(
+                "job.backward was called after job.step for the same batch. Call backward for all its losses first, "
+                "or name the optimizer in both calls if each has its own loss."
+            )
+        multiplier = step.multiplier(None if weight is None else float(weight))
+        for trainee in trainees:
+            trainee.add_loss(loss, multiplier)
+        scaled = loss * multiplier
+        scaler = trainees[0].scaler
+        if scaler is not None:
+            scaled = scaler.scale(scaled)
+        if only:
+            options = {**options, "inputs": [p for t in trainees for p in t.accumulator.parameters if p.requires_grad]}
+        try:
+            torch.autograd.backward(scaled, **options)
+        except BaseException as error:
+            step.spoiled = f"the backward pass raised {type(error).__name__}"
+            raise
+        step.backwards += 1
+
+    def step(
+        self, closure: Callable[..., Any] | None, inputs: tuple[Any, ...], trainees: Sequence[Trainee], clip: Clip | None
+    ) -> bool:
+        """Finish the micro-batch for these trainees; update where it was the last."""
+        step = self._step_for("step")
+        if closure is None and step.backwards == 0:
+            raise LoopError(
+                "job.step was called without job.backward for this batch. Call job.backward(loss) instead of "
+                "loss.backward(), then job.step()."
+            )
+        updated = False
+        for trainee in trainees:
+            number = self._number(trainee)
+            if number in step.taken:
+                raise LoopError(
+                    "job.step was called twice for one batch and optimizer. Call it once for each batch the loader yields."
+                )
+            if step.backwards > 0:
+                self._take(step, trainee, step.index)
+            if closure is not None:
+                step.closures.setdefault(number, []).append((step.index, closure, inputs))
+            step.taken.add(number)
+            if step.is_last and not step.ended:
+                updated = self._update(step, trainee, clip) or updated
+        return updated
+
+    def _take(self, step: StepInProgress, trainee: Trainee, index: int) -> None:
+        micro = step.mine[index]
+        multiplier = micro.weight if not step.weighted else (step.weight or 0.0) / step.plan.global_batch
+        trainee.accumulator.take(
+            multiplier=multiplier, measure=step.measured, preconditioned=trainee.wants_preconditioned
+        )
+
+    def _update(self, step: StepInProgress, trainee: Trainee, clip: Clip | None) -> bool:
+        job, number = self._job, self._number(trainee)
+        ledger = job._ledger
+        votes = self._updater.vote(job.collective, step, trainee, number, (False, job._world.pending()))
+        if any(vote.failed for vote in votes):
+            self._abandon(step, "a replica could not compute its share", redone=True)
+            return False
+        position = Position(
+            scale=step.plan.global_batch / job._pace.base,
+            progress=job._pace.progress,
+            samples=ledger.samples,
+            samples_between=ledger.samples - self._measured_at + step.plan.global_batch,
+        )
+        self._record = self._record or StepRecord(job._emit, nonfinite=self._nonfinite)
+        closures = step.closures.get(number)
+        alone = len(job._trainees) == 1
+        outcome = self._updater.run(
+            job.collective,
+            step,
+            trainee,
+            votes,
+            position,
+            with_metrics=alone,
+            clip=clip,
+            closure=None if closures is None else lambda: self._evaluate(step, trainee, votes),
+            report=self._record.set_loss if number == 0 else lambda loss: None,
+        )
+        trainee.clear()
+        if not outcome.stepped:
+            self._not_stepped(step, outcome, ledger)
+            return False
+        step.stepped.add(number)
+        if number == 0:
+            self.factors, self.gain = outcome.factors, outcome.gain
+        if len(step.stepped) == len(job._trainees):
+            self._commit(step, ledger, outcome)
+        return True
+
+    def _evaluate(self, step: StepInProgress, trainee: Trainee, votes: list[Any]) -> Tensor:
+        """The loss and gradient of the whole step, for an optimizer that asks for them again."""
+        trainee.clear()
+        shown, step.taken = (step.index, step.backwards, step.weight), set()
+        for index, closure, inputs in step.closures[self._number(trainee)]:
+            step.index, step.backwards, step.weight = index, 0, None
+            with torch.enable_grad():
+                closure(*inputs)
+            if step.backwards == 0:
+                raise LoopError("the closure did not call job.backward(loss). Call it in place of loss.backward().")
+            self._take(step, trainee, index)
+        step.index, step.backwards, step.weight = shown
+        return self._updater.evaluate(self._job.collective, step, trainee, votes)
+
+    def end(self, step: StepInProgress, ledger: Ledger) -> None:
+        """The loader goes on: replicas without samples join the update, spoiled steps are given up together."""
+        if step.ended:
+            return
+        if step.spoiled is not None:
+            self._updater.vote(self._job.collective, step, None, 0, (False, self._job._world.pending()))
+            self._abandon(step, step.spoiled, redone=True)
+        elif not step.mine:
+            for trainee in self._job._trainees:
+                if not step.ended:
+                    self._update(step, trainee, None)
+        elif step.stepped:  # several optimizers, and the user let some of them rest
+            self._commit(step, ledger, Outcome(stepped=True, factors=self.factors, gain=self.gain))
+
+    def spoil(self, reason: str) -> None:
+        """Mark the step under way as not to be finished."""
+        if self._current is None or self._current.ended:
+            raise LoopError("job.redo was called with no step under way. Call it inside the training loop.")
+        self._current.spoiled = reason
+
+    # How a step ends
+
+    def _commit(self, step: StepInProgress, ledger: Ledger, outcome: Outcome) -> None:
+        job, pace = self._job, self._job._pace
+        if len(job._trainees) > 1:
+            metrics_module.exchange(job.metrics, job.collective, job.device)
+        else:
+            job.metrics.commit()
+        before = ledger.samples
+        ledger.commit(step.stop)
+        step.ended, self._overflows = True, 0
+        if step.measured:
+            self._measured_at = ledger.samples
+        if self._batch != pace.batch and self._seen is not None:
+            seen = dataclasses.asdict(self._seen)
+            job._emit(
+                BatchChanged(
+                    time=time.time(), step=pace.step, before=pace.batch, after=self._batch, policy=repr(pace.policy), seen=seen
+                )
+            )
+        step_s = time.perf_counter() - step.began_s
+        pace.committed(
+            step.plan, batch=self._batch, samples=before, gain=outcome.gain, step_s=step_s, nodes=job._world.nodes
+        )
+        target = job._target
+        for trainee in job._trainees:
+            if trainee.schedule is not None:
+                trainee.schedule.advance(pace.progress if target is None else min(pace.progress, target))
+        self._report(step, ledger, outcome, step_s)
+
+    def _report(self, step: StepInProgress, ledger: Ledger, outcome: Outcome, step_s: float) -> None:
+        pace, record, self._record = self._job._pace, self._record, None
+        noise = self._job.noise
+        groups = self._job._trainees[0].optimizer.param_groups
+        if record is not None:
+            record.set_committed(
+                step=pace.step,
+                epoch=ledger.epoch,
+                samples=ledger.samples,
+                global_batch=step.plan.global_batch,
+                replicas=step.plan.replicas,
+                micro_batch=step.plan.micro_batch,
+                accumulation=step.plan.accumulation,
+                lr=tuple(float(group["lr"]) for group in groups),
+                lr_factor=tuple(factor.lr for factor in self.factors),
+                gain=self.gain,
+                progress=pace.progress,
+                step_s=step_s,
+                signal=None if noise is None else noise.total.signal,
+                noise=None if noise is None else noise.total.noise,
+                noise_scale=None if noise is None else noise.total.noise_scale,
+            )
+
+    def _not_stepped(self, step: StepInProgress, outcome: Outcome, ledger: Ledger) -> None:
+        if outcome.redo:
+            self._overflows += 1
+            if self._overflows > MAX_OVERFLOWS:
+                raise LossError(
+                    f"the gradient scaler found an overflow {self._overflows} times in a row at the same samples. "
+                    f"Look at the loss there, lower the learning rate, or use bfloat16."
+                )
+        else:
+            ledger.commit(step.stop)
+        self._abandon(step, outcome.reason, redone=outcome.redo)
+
+    def _abandon(self, step: StepInProgress, reason: str, *, redone: bool) -> None:
+        step.ended = True
+        self._forget()
+        self._job._emit(
+            StepSkipped(
+                time=time.time(),
+                step=self._job._pace.step,
+                reason=reason,
+                samples=step.plan.global_batch,
+                redone=redone,
+            )
+        )
+
+    def _forget(self) -> None:
+        self._record = None
+        self._job.metrics.drop()
+        for trainee in self._job._trainees:
+            trainee.clear()
+
+    def end_epoch(self, ledger: Ledger) -> None:
+        """The body of an epoch is done: schedules move, the ledger turns the page."""
+        for trainee in self._job._trainees:
+            trainee.drain()
+            if trainee.schedule is not None:
+                trainee.schedule.end_epoch()
+        self._job._emit(
+            EpochEnded(
+                time=time.time(),
+                epoch=ledger.epoch,
+                samples=ledger.cursor,
+                complete=self._complete,
+                metrics=self._job.metrics.results(reset=False),
+            )
+        )
+        ledger.next_epoch()
+        self._complete = False
+
+    # Small questions
+
+    def _step_for(self, call: str) -> StepInProgress:
+        if self._current is None:
+            raise LoopError(
+                f"job.{call} was called outside the training loop. Call it inside `for batch in job.loader(...)`, once "
+                f"for each batch."
+            )
+        self._current.require_usable(call)
+        return self._current
+
+    def _number(self, trainee: Trainee) -> int:
+        return next(i for i, other in enumerate(self._job._trainees) if other is trainee)
+
+
+def describe(trainee: Trainee) -> str:
+    """A model and its optimizer in lines that two replicas can compare."""
+    lines = [f"{name} {tuple(p.shape)} {p.dtype} {p.requires_grad}" for name, p in trainee.model.named_parameters()]
+    lines += [f"{name} {tuple(b.shape)} {b.dtype}" for name, b in trainee.model.named_buffers()]
+    groups = [len(group["params"]) for group in trainee.optimizer.param_groups]
+    return "\n".join([*lines, f"{type(trainee.optimizer).__name__} with groups of {groups}"])
+
+
+def _check_scalar(loss: Any) -> None:
+    if not isinstance(loss, Tensor):
+        raise LossError(f"job.backward was given a {type(loss).__name__}; expected the loss as a tensor of one number.")
+    if loss.numel() != 1:
+        raise LossError(
+            f"job.backward was given a loss of shape {tuple(loss.shape)}; expected one number, the mean over the "
+            f"batch's samples. Call .mean() on it, or use the loss function's reduction='mean'."
+        )
+    if not loss.requires_grad:
+        raise LossError(
+            "job.backward was given a loss that depends on no trainable parameter. Check for torch.no_grad(), "
+            ".detach() or .item() on its way, and that some parameter requires a gradient."
+        )

@@ -1,0 +1,223 @@
+"""One optimizer with what belongs to it: its gradients' sums, moments, factors, scaler and schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from swell.core.moment_average import MomentAverage
+from swell.core.protocols import Collective, Rule
+from swell.core.types import Factors, Moments, NoiseEstimate, ScaleState
+from swell.gradients.accumulator import ABSENT, DENSE, Accumulator
+from swell.gradients.factors import BiasClock, scaled
+from swell.gradients.norms import squared_norms
+from swell.gradients.preconditioner import is_warm, precondition
+from swell.gradients.readings import LateReadings
+from swell.loop.schedule import Schedule
+
+Clip = float | Callable[[list[Tensor]], Any]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the figures of one step belong to."""
+
+    num_micro_batches: int
+    batch: int
+    samples_between: int
+    preconditioned: bool
+    num_groups: int
+    report: Callable[[float | None], None]
+
+
+class Trainee:
+    """An optimizer and the model parts it trains; the job may hold several."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        rule: Rule,
+        scaler: Any | None,
+        schedule: Schedule | None,
+        base_batch: int,
+        exact: bool,
+    ) -> None:
+        self.model, self.optimizer, self.rule = model, optimizer, rule
+        self.scaler, self.schedule = scaler, schedule
+        self.accumulator = Accumulator(optimizer)
+        self.noise = MomentAverage(base_batch=base_batch)
+        self.preconditioned_noise = MomentAverage(base_batch=base_batch)
+        self.clock = BiasClock()
+        self._watch = _StepWatch(optimizer)
+        self._base_batch = base_batch
+        self._readings: LateReadings[Measured] = LateReadings(exact=exact)
+        self._loss: Tensor | None = None
+        self._samples_measured = 0
+
+    @property
+    def wants_preconditioned(self) -> bool:
+        """Whether the rule looks at moments in Adam's metric and there is one."""
+        return bool(getattr(self.rule, "needs_preconditioned", False)) and is_warm(self.optimizer)
+
+    def add_loss(self, loss: Tensor, multiplier: float) -> None:
+        """Count a micro-batch's loss towards the step's mean."""
+        part = loss.detach().double().reshape(1) * multiplier
+        self._loss = part if self._loss is None else self._loss + part.to(self._loss.device)
+
+    def exchange(
+        self, collective: Collective, codes: str, *, share: float, measured: bool, extras: Sequence[Tensor]
+    ) -> Tensor:
+        """Sum gradients over replicas into ``.grad``; returns the figures [loss, A by group, preconditioned A by group].
+
+        ``share`` divides what explicit weights left to divide.
+        """
+        sums = self.accumulator.exchanged(codes)
+        device = sums[0].device if sums else torch.device("cpu")
+        figures = self._figures(measured, device)
+        collective.sum_tensors([*sums, figures, *extras])
+        if share != 1:
+            torch._foreach_mul_(sums, share)
+            figures = figures * share
+        self.accumulator.release(codes)
+        return figures
+
+    def _figures(self, measured: bool, device: torch.device) -> Tensor:
+        groups = len(self.optimizer.param_groups)
+        loss = torch.zeros(1, dtype=torch.float64, device=device) if self._loss is None else self._loss.to(device)
+        parts = [loss]
+        if measured:
+            wanted = [self.accumulator.small_squares]
+            if self.wants_preconditioned:
+                wanted.append(self.accumulator.small_squares_preconditioned)
+            parts += [torch.zeros(groups, device=device) if part is None else part.to(device) for part in wanted]
+        return torch.cat([part.double() for part in parts])
+
+    def codes(self) -> str:
+        """Which gradients this replica has."""
+        return self.accumulator.codes()
+
+    def unscale(self) -> Tensor | None:
+        """Divide the gradients by the scaler's scale; returns that scale."""
+        if self.scaler is None or not self.scaler.is_enabled():
+            return None
+        device = next((p.device for p in self.accumulator.parameters), torch.device("cpu"))
+        scale = self.scaler.scale(torch.ones((), device=device))
+        self.scaler.unscale_(self._watch)
+        return scale
+
+    def read(self, figures: Tensor, scale: Tensor | None, measured: bool, belongs: Measured) -> None:
+        """Measure the summed gradient and hand the step's figures on to the moments, now or one step late."""
+        groups = belongs.num_groups
+        if measured:
+            gradients = [p.grad for p in self.accumulator.parameters]
+            squares = [squared_norms(gradients, self.accumulator.groups, num_groups=groups)]
+            if belongs.preconditioned:
+                metric = precondition(self.optimizer, self.accumulator.parameters, gradients)
+                squares.append(squared_norms(metric, self.accumulator.groups, num_groups=groups))
+            small = figures[1:] if scale is None else figures[1:] / scale.double().to(figures.device) ** 2
+            figures = torch.cat([figures[:1], small, *(s.double().to(figures.device) for s in squares)])
+        for values, payload in self._readings.push(figures, belongs):
+            self._learn(values, payload)
+
+    def drain(self) -> None:
+        """Wait for figures that are still on their way from the device."""
+        for values, payload in self._readings.drain():
+            self._learn(values, payload)
+
+    def _learn(self, values: list[float], belongs: Measured) -> None:
+        loss, rest, groups = values[0], values[1:], belongs.num_groups
+        channels = len(rest) // (2 * groups) if groups else 0
+        if belongs.num_micro_batches > 1:
+            for channel, noise in zip(range(channels), (self.noise, self.preconditioned_noise)):
+                small = rest[channel * groups : (channel + 1) * groups]
+                big = rest[(channels + channel) * groups : (channels + channel + 1) * groups]
+                noise.update(
+                    list(zip(small, big)),
+                    count=belongs.num_micro_batches,
+                    batch=belongs.batch,
+                    samples_between=belongs.samples_between,
+                )
+        belongs.report(loss)
+
+    def chosen_estimate(self) -> NoiseEstimate | None:
+        """What is known of this optimizer's gradient noise, in the metric its rule looks at."""
+        metric = self.preconditioned_noise.estimate() if getattr(self.rule, "needs_preconditioned", False) else None
+        return metric if metric is not None else self.noise.estimate()
+
+    def states(self, *, scale: float, progress: float, samples: int) -> tuple[list[ScaleState], ScaleState]:
+        """What the rule sees of each parameter group, and of all of them together."""
+        plain, metric = self.noise.estimate(), self.preconditioned_noise.estimate()
+
+        def state(group: int | None) -> ScaleState:
+            return ScaleState(
+                scale=scale,
+                base_batch=self._base_batch,
+                moments=_of(plain, group),
+                preconditioned=_of(metric, group),
+                progress=progress,
+                samples=samples,
+            )
+
+        return [state(group) for group in range(len(self.optimizer.param_groups))], state(None)
+
+    def update(self, factors: Sequence[Factors], clip: Clip | None, closure: Callable[[], Any] | None) -> bool:
+        """Clip, then step with the factors; False if the scaler found an overflow and skipped."""
+        if clip is not None:
+            parameters = [p for p in self.accumulator.parameters if p.grad is not None]
+            clip(parameters) if callable(clip) else nn.utils.clip_grad_norm_(parameters, clip)
+        with scaled(self.optimizer, factors, self.clock):
+            if self.scaler is None or not self.scaler.is_enabled():
+                self.optimizer.step(closure)  # type: ignore[arg-type]
+                return True
+            self._watch.stepped = False
+            self.scaler.step(self._watch)
+            self.scaler.update()
+            return self._watch.stepped
+
+    def clear(self) -> None:
+        """Forget the step's gradients and loss."""
+        self.accumulator.clear()
+        self._loss = None
+
+    def merge_codes(self, all_codes: Sequence[str]) -> str:
+        """Per parameter the widest kind any replica has."""
+        return "".join(max(kinds) for kinds in zip(*all_codes))
+
+    def regular(self, codes: str) -> bool:
+        """Whether every gradient is there and dense."""
+        return codes.strip(DENSE) == ""
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether any parameter was reached since the step began."""
+        return self.codes().strip(ABSENT) != ""
+
+
+class _StepWatch:
+    """Stands for the optimizer in a ``GradScaler`` and notes whether it was really stepped."""
+
+    _step_supports_amp_scaling = False  # a fused optimizer would skip on the device, where nobody sees it
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self.stepped = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._optimizer, name)
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        self.stepped = True
+        return self._optimizer.step(*args, **kwargs)
+
+
+def _of(estimate: NoiseEstimate | None, group: int | None) -> Moments | None:
+    if estimate is None:
+        return None
+    return estimate.total if group is None else estimate.groups[group]

@@ -1,0 +1,70 @@
+"""What replicas tell one another before each update, so that all do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+from swell.core.protocols import Collective
+from swell.errors import DisagreementError
+
+
+@dataclass(frozen=True)
+class Vote:
+    """One replica's word on the step at hand; all numbers, so that it travels in one small message."""
+
+    trainee: float  # which optimizer is about to step
+    start: float
+    batch: float
+    failed: float  # 1 if this replica could not compute its share
+    irregular: float  # 1 if some gradient is missing or sparse here
+    weight: float  # sum of explicit weights, or 0
+    weighted: float  # 1 if explicit weights were given, -1 if this replica had no micro-batch
+    layout: float  # of its pending metrics
+    noticed: float  # 1 if somebody asked this replica to stop
+    pending: float  # 1 if another world was announced
+    busy_s: float  # time from the step's beginning until now
+
+
+def hold(collective: Collective, vote: Vote) -> list[Vote]:
+    """Every replica's vote in rank order; an error on each of them if they are not at the same place."""
+    votes = [Vote(*numbers) for numbers in collective.gather_numbers(astuple(vote))]
+    _agree("the position in the data", [v.start for v in votes], "Pass the same data set and seed to every replica.")
+    _agree(
+        "the global batch",
+        [v.batch for v in votes],
+        "A policy must be a function of its observation alone: no randomness, no clock, no rank.",
+    )
+    _agree("which optimizer steps", [v.trainee for v in votes], "Call job.step in the same order on every replica.")
+    given = [v.weighted for v in votes if v.weighted >= 0]
+    _agree("whether job.backward gets a weight", given, "Pass weight= on every replica, or on none.")
+    return votes
+
+
+def _agree(what: str, values: Sequence[float], mend: str) -> None:
+    if len(set(values)) > 1:
+        listed = ", ".join(f"rank {rank}: {value:g}" for rank, value in enumerate(values))
+        raise DisagreementError(f"replicas disagree about {what} ({listed}). {mend}")
+
+
+def agree_on_text(collective: Collective, what: str, text: str, mend: str) -> None:
+    """Raise on every replica unless all gave the same text; says which ranks differ and where."""
+    texts = collective.gather_text(text)
+    different = [rank for rank, other in enumerate(texts) if other != texts[0]]
+    if different:
+        first = different[0]
+        here, there = _first_difference(texts[0], texts[first])
+        raise DisagreementError(
+            f"replicas disagree about {what}: rank 0 has {here!r}, rank {first} has {there!r}"
+            f"{f' ({len(different)} ranks differ from rank 0)' if len(different) > 1 else ''}. {mend}"
+        )
+
+
+def _first_difference(one: str, other: str) -> tuple[str, str]:
+    lines, others = one.split("\n"), other.split("\n")
+    for a, b in zip(lines, others):
+        if a != b:
+            return a, b
+    longer = lines if len(lines) > len(others) else others
+    extra = longer[min(len(lines), len(others))]
+    return (extra, "nothing") if longer is lines else ("nothing", extra)

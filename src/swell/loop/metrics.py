@@ -1,0 +1,140 @@
+"""Sums and means over all replicas that count every sample once, whatever happens to the world."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from swell.core.protocols import Collective
+from swell.errors import ConfigError
+
+
+class Metrics:
+    """Named sums and weighted means; exact over replicas, repeated steps and resumes.
+
+    What is added during a step waits until the step is committed, and is dropped if the step has to be done again.
+    Values may be tensors on any device: they are added up there, and read only when you ask for results.
+
+        job.metrics.mean("loss", loss, weight=len(y))
+        job.metrics.accuracy("accuracy", logits, y)
+        print(job.metrics.results())
+    """
+
+    def __init__(self) -> None:
+        self._pending: dict[str, Tensor] = {}
+        self._committed: dict[str, Tensor] = {}
+
+    def mean(self, name: str, value: Any, *, weight: Any = 1.0) -> None:
+        """Add ``value``, itself a mean over ``weight`` samples, to a weighted mean."""
+        value, weight = _scalar(name, value), _scalar(name, weight)
+        self._add(name, value * weight, weight)
+
+    def sum(self, name: str, value: Any) -> None:
+        """Add ``value`` to a plain sum over all samples and replicas."""
+        value = _scalar(name, value)
+        self._add(name, value, torch.zeros_like(value))
+
+    def accuracy(self, name: str, logits: Tensor, targets: Tensor) -> None:
+        """Add the share of rows whose largest logit is the target's."""
+        if logits.shape[:-1] != targets.shape:
+            raise ConfigError(
+                f"accuracy {name!r} was given logits of shape {tuple(logits.shape)} and targets of shape "
+                f"{tuple(targets.shape)}; expected targets to have the shape of the logits without the last "
+                f"dimension. Pass class indices, one a row."
+            )
+        correct = (logits.detach().argmax(-1) == targets).double().sum()
+        self._add(name, correct, torch.as_tensor(float(targets.numel()), dtype=torch.float64, device=correct.device))
+
+    def _add(self, name: str, total: Tensor, weight: Tensor) -> None:
+        entry = torch.stack([total, weight.to(total.device)])
+        held = self._pending.get(name)
+        self._pending[name] = entry if held is None else held + entry.to(held.device)
+
+    @property
+    def layout(self) -> int:
+        """A number that differs between replicas whose pending names differ; fits a float64 exactly."""
+        value = 0
+        for name in sorted(self._pending):
+            for byte in (*name.encode(), 0):
+                value = (value * 257 + byte) % (2**52 - 47)
+        return value
+
+    def names(self) -> list[str]:
+        """What is waiting to be committed, in a fixed order."""
+        return sorted(self._pending)
+
+    def exchanged(self, names: list[str], device: torch.device) -> list[Tensor]:
+        """The pending entries that replicas add up, the same list on each."""
+        for name in names:
+            held = self._pending.get(name)
+            self._pending[name] = (
+                torch.zeros(2, dtype=torch.float64, device=device) if held is None else held.to(device)
+            )
+        return [self._pending[name] for name in names]
+
+    def commit(self) -> None:
+        """Count what is pending; on many replicas it must have been summed over them before."""
+        for name, entry in self._pending.items():
+            held = self._committed.get(name)
+            self._committed[name] = entry if held is None else held + entry.to(held.device)
+        self._pending.clear()
+
+    def drop(self) -> None:
+        """Forget what is pending: its step did not happen."""
+        self._pending.clear()
+
+    def results(self, *, reset: bool = True) -> dict[str, float]:
+        """Everything committed so far, over all replicas; counting starts again unless ``reset=False``."""
+        results = {}
+        for name, entry in sorted(self._committed.items()):
+            total, weight = entry.tolist()
+            results[name] = total if weight == 0 else total / weight
+        if reset:
+            self._committed.clear()
+        return results
+
+    def state_dict(self) -> dict[str, list[float]]:
+        """What was committed and not yet read."""
+        return {name: entry.tolist() for name, entry in self._committed.items()}
+
+    def load_state_dict(self, state: dict[str, list[float]]) -> None:
+        """Go on from what was committed."""
+        self._pending.clear()
+        self._committed = {name: torch.tensor(entry, dtype=torch.float64) for name, entry in state.items()}
+
+
+def exchange(metrics: Metrics, collective: Collective, device: torch.device) -> None:
+    """Sum what is pending over all replicas and commit it, outside a step."""
+    if collective.size > 1:
+        names = agreed_names(metrics, collective, [int(n[0]) for n in collective.gather_numbers([metrics.layout])])
+        collective.sum_tensors(metrics.exchanged(names, device))
+    metrics.commit()
+
+
+def agreed_names(metrics: Metrics, collective: Collective, layouts: list[int]) -> list[str]:
+    """Every name any replica has pending; asks the others only where the layouts differ."""
+    if len(set(layouts)) == 1:
+        return metrics.names()
+    return sorted({name for text in collective.gather_text("\n".join(metrics.names())) for name in text.split("\n")} - {""})
+
+
+def _scalar(name: str, value: Any) -> Tensor:
+    if not isinstance(name, str) or not name or "\n" in name:
+        raise ConfigError(f"a metric's name must be a non-empty line of text, not {name!r}.")
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise ConfigError(
+                f"metric {name!r} was given a tensor of shape {tuple(value.shape)}; expected one number. "
+                f"Reduce it first, for example with .mean() or .sum()."
+            )
+        return value.detach().reshape(()).double()
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"metric {name!r} was given {value!r}; expected a number or a tensor of one.") from error
+    if math.isnan(number):
+        return torch.tensor(math.nan, dtype=torch.float64)
+    return torch.tensor(number, dtype=torch.float64)

@@ -1,0 +1,52 @@
+"""The user's learning-rate scheduler, stepped by what was learnt rather than by how many steps it took."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from swell.errors import ConfigError
+
+MODES = ("progress", "epoch", "manual")
+
+
+class Schedule:
+    """Steps one scheduler: once per base step of progress, once per epoch, or never (the user does).
+
+    A schedule written for the base batch keeps its meaning when the batch grows: a step worth 3.2 base steps moves it
+    by 3 and keeps 0.2 for later.
+    """
+
+    def __init__(self, scheduler: Any, *, by: str) -> None:
+        if by not in MODES:
+            raise ConfigError(f"schedule={by!r} is not known; expected one of {', '.join(map(repr, MODES))}.")
+        if isinstance(scheduler, ReduceLROnPlateau) and by != "manual":
+            raise ConfigError(
+                f"ReduceLROnPlateau needs a metric for each step, so schedule={by!r} cannot step it. Pass "
+                f"schedule='manual' and call scheduler.step(metric) yourself."
+            )
+        self.scheduler: LRScheduler = scheduler
+        self._by = by
+        self._steps = 0
+
+    def advance(self, progress: float) -> None:
+        """After a committed step: follow the progress."""
+        if self._by == "progress":
+            while self._steps + 1 <= progress + 1e-9:
+                self.scheduler.step()
+                self._steps += 1
+
+    def end_epoch(self) -> None:
+        """After an epoch."""
+        if self._by == "epoch":
+            self.scheduler.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scheduler's own state and how far it was stepped."""
+        return {"scheduler": self.scheduler.state_dict(), "steps": self._steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.scheduler.load_state_dict(state["scheduler"])
+        self._steps = int(state["steps"])
