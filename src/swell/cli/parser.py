@@ -11,12 +11,12 @@ from typing import IO, Any, NoReturn
 from rich.console import Console
 from rich.text import Text
 
-_STYLES = {
-    r"(?m)^[A-Za-z][\w ]*:": "bold",  # headings
-    r"(?<![\w-])--?[a-z][\w-]*": "cyan",  # options
-    r"(?<![\w<])<?[A-Z][A-Z_]+\b": "magenta",  # what an option takes
-    r"(?m)^  \$ .*": "green",  # examples
-}
+# The name of each group is the style it is painted in.
+_PAINTED = (
+    r"(?m)^(?P<bold>[A-Z][a-z]+:)(?= swell|$)",  # headings
+    r"(?<![\w-])(?P<cyan>--?[a-z][\w-]*)(?: (?P<magenta>[A-Z]+)\b)?",  # options and what they take
+    r"(?m)^  (?P<green>\$ .*)",  # examples
+)
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -57,8 +57,8 @@ class Parser(argparse.ArgumentParser):
     def print_help(self, file: IO[str] | None = None) -> None:
         """Write the help text, with colours where the file is a terminal."""
         text = Text(self.format_help())
-        for pattern, style in _STYLES.items():
-            text.highlight_regex(pattern, style)
+        for pattern in _PAINTED:
+            text.highlight_regex(pattern)
         Console(file=file or sys.stdout, highlight=False, soft_wrap=True).print(text, end="")
 
     def error(self, message: str) -> NoReturn:

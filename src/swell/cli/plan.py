@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
 from swell.cli.command import Command
-from swell.cli.table import print_table
+from swell.cli.table import print_note, print_table
 from swell.core.types import Plan
 from swell.errors import ConfigError, PlanError
 
@@ -16,42 +16,45 @@ _HEADINGS = ("replicas", "accumulation", "micro-batch", "samples a replica")
 
 
 def _options(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--batch", type=int, required=True, metavar="B", help="samples of one optimizer step, over all replicas"
-    )
-    parser.add_argument(
-        "--replicas", default="1-8", metavar="LIST", help="replicas to lay it out on: 4, 1-8 or 1,2,4-6 (default: 1-8)"
-    )
-    parser.add_argument(
-        "--max-micro", type=int, metavar="N", help="most samples a replica can hold at once (its memory)"
-    )
-    parser.add_argument(
-        "--min-micro", type=int, default=1, metavar="N", help="fewest samples worth a forward pass (default: 1)"
-    )
-    parser.add_argument("--json", action="store_true", help="write the layouts as JSON")
+    add = parser.add_argument
+    add("--batch", type=int, required=True, metavar="B", help="samples of one optimizer step, over all replicas")
+    add("--replicas", metavar="LIST", help="replicas to lay it out on: 4, 1-8 or 1,2,4-6 (default: 1-8)")
+    add("--max-micro", type=int, metavar="N", help="most samples a replica can hold at once (its memory)")
+    add("--min-micro", type=int, metavar="N", help="fewest samples worth a forward pass")
+    add("--constant-micro", action="store_true", help="one size for every micro-batch: compiled models, batch norm")
+    add("--capacity", metavar="SPEEDS", help="relative speeds of unequal replicas, instead of --replicas: 2,1,1")
+    add("--json", action="store_true", help="write the layouts as JSON")
 
 
 def _run(args: Namespace) -> int:
     from swell.core.planning import plan
 
-    layouts: dict[int, Plan] = {}
-    refused: dict[int, PlanError] = {}
-    for replicas in parse_replicas(args.replicas):
+    capacity = None if args.capacity is None else parse_speeds(args.capacity)
+    if capacity is not None and args.replicas is not None:
+        raise ConfigError("--capacity and --replicas both say how many replicas there are: give one of them.")
+    worlds = [len(capacity)] if capacity is not None else parse_replicas(args.replicas or "1-8")
+    outcomes: dict[int, Plan | PlanError] = {}
+    for replicas in worlds:
         try:
-            layouts[replicas] = plan(args.batch, replicas, min_micro=args.min_micro, max_micro=args.max_micro)
+            outcomes[replicas] = plan(
+                args.batch,
+                replicas,
+                max_micro=args.max_micro,
+                min_micro=args.min_micro,
+                constant_micro=args.constant_micro,
+                capacity=capacity,
+            )
         except PlanError as error:
-            refused[replicas] = error
+            outcomes[replicas] = error
     if args.json:
-        records = [
-            _record(replicas, layouts.get(replicas), refused.get(replicas)) for replicas in sorted({*layouts, *refused})
-        ]
-        print(json.dumps(records, indent=2))
-        return 0
-    rows = [_row(replicas, layouts.get(replicas)) for replicas in sorted({*layouts, *refused})]
-    print_table(_HEADINGS, rows, title=f"A global batch of {args.batch}")
-    for replicas, error in refused.items():
-        print(f"{replicas} replicas: {error}")
-    return 0
+        print(json.dumps([_record(replicas, outcome) for replicas, outcome in outcomes.items()], indent=2))
+    else:
+        rows = [_row(replicas, outcome) for replicas, outcome in outcomes.items()]
+        print_table(_HEADINGS, rows, title=f"A global batch of {args.batch}")
+        for replicas, outcome in outcomes.items():
+            if isinstance(outcome, PlanError):
+                print_note(f"On {replicas}: {outcome}")
+    return 0 if any(isinstance(outcome, Plan) for outcome in outcomes.values()) else 2
 
 
 def parse_replicas(text: str) -> list[int]:
@@ -75,32 +78,44 @@ def parse_replicas(text: str) -> list[int]:
     return sorted(numbers)
 
 
-def _row(replicas: int, layout: Plan | None) -> Sequence[str]:
-    if layout is None:
-        return (str(replicas), "-", "-", "")
-    return (str(replicas), str(layout.accumulation), str(layout.micro_batch), _sizes(layout))
+def parse_speeds(text: str) -> list[float]:
+    """The numbers of a list with commas.
+
+    >>> parse_speeds("2,1,1")
+    [2.0, 1.0, 1.0]
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--capacity {text!r} is no list of numbers: write one speed a replica, 2,1,1.") from None
 
 
-def _sizes(layout: Plan) -> str:
-    sizes = layout.share_sizes()
-    counted = {size: sizes.count(size) for size in sorted(set(sizes), reverse=True)}
-    if len(counted) == 1:
+def _row(replicas: int, outcome: Plan | PlanError) -> Sequence[str]:
+    if isinstance(outcome, PlanError):
+        return (str(replicas), "-", "-", "does not fit")
+    return (str(replicas), str(outcome.accumulation), str(outcome.micro_batch), _sizes(outcome.share_sizes()))
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    """One number where all are equal, in rank order where they are few, else each size with its count."""
+    if len(set(sizes)) == 1:
         return str(sizes[0])
-    return ", ".join(f"{count}×{size}" for size, count in counted.items())
+    if len(sizes) <= 4:
+        return ", ".join(map(str, sizes))
+    return ", ".join(f"{sizes.count(size)}×{size}" for size in sorted(set(sizes), reverse=True))
 
 
-def _record(replicas: int, layout: Plan | None, error: PlanError | None) -> dict[str, object]:
-    if layout is None:
-        return {"replicas": replicas, "feasible": False, "reason": str(error)}
-    shares = [[dataclasses.asdict(micro) for micro in share] for share in layout.shares]
+def _record(replicas: int, outcome: Plan | PlanError) -> dict[str, object]:
+    if isinstance(outcome, PlanError):
+        return {"replicas": replicas, "feasible": False, "reason": str(outcome)}
     return {
         "replicas": replicas,
         "feasible": True,
-        "global_batch": layout.global_batch,
-        "accumulation": layout.accumulation,
-        "micro_batch": layout.micro_batch,
-        "share_sizes": list(layout.share_sizes()),
-        "shares": shares,
+        "global_batch": outcome.global_batch,
+        "accumulation": outcome.accumulation,
+        "micro_batch": outcome.micro_batch,
+        "share_sizes": outcome.share_sizes(),
+        "shares": [[dataclasses.asdict(micro) for micro in share] for share in outcome.shares],
     }
 
 
@@ -108,7 +123,8 @@ COMMAND = Command(
     summary="show how a global batch is laid out on each number of replicas",
     description=(
         "Show how one global batch is laid out on each number of replicas: how often each accumulates, how many "
-        "samples it holds at once and how many are its share. Every layout computes the same gradient."
+        "samples it holds at once and how many are its share. Every layout computes the same gradient. The status is "
+        "0 if at least one of them fits."
     ),
     example="swell plan --batch 256 --max-micro 64 --replicas 1-8",
     options=_options,
