@@ -1,1 +1,92 @@
-"""TODO"""
+"""How hyper-parameters follow the batch size: pure functions of where one step stands, never of the way there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from swell.core.protocols import Rule
+from swell.errors import ConfigError
+from swell.rules.adam_sde import AdamSDE
+from swell.rules.adamscale import AdamScale
+from swell.rules.adascale import AdaScale
+from swell.rules.auto import CHOICES, Choice, auto, choice, suits
+from swell.rules.bias_correction import effective_step
+from swell.rules.constant import Constant
+from swell.rules.ema import KeepAverageTime
+from swell.rules.legw import LEGW
+from swell.rules.linear import Linear
+from swell.rules.root import Root
+from swell.rules.user import UserRule, from_function
+from swell.rules.weight_decay import KeepDecayTime
+
+__all__ = [
+    "CHOICES",
+    "LEGW",
+    "RULES",
+    "AdaScale",
+    "AdamSDE",
+    "AdamScale",
+    "Choice",
+    "Constant",
+    "KeepAverageTime",
+    "KeepDecayTime",
+    "Linear",
+    "Root",
+    "UserRule",
+    "as_rule",
+    "auto",
+    "choice",
+    "effective_step",
+    "from_function",
+    "suits",
+]
+
+RULES: dict[str, Callable[[], Rule]] = {
+    "constant": Constant,
+    "none": Constant,
+    "linear": Linear,
+    "root": Root,
+    "sqrt": Root,
+    "adascale": AdaScale,
+    "adamscale": AdamScale,
+    "legw": LEGW,
+    "adam-sde": AdamSDE,
+}
+
+
+def as_rule(given: Any) -> Rule:
+    """The rule that is meant by a rule, a name, a function, or an object with ``factors``.
+
+    - an object with ``factors(state)`` and ``gain(state)``: itself;
+    - an object with ``factors(state)`` only: its gain is the scale, as if every sample counted the same;
+    - a name of ``RULES``, upper or lower case, ``_`` or ``-``;
+    - a function of one argument, called with the scale if the argument is called ``scale`` (or annotated ``float``) and
+      with the whole ``ScaleState`` otherwise; a number it returns is the learning rate's factor. Its gain is the scale.
+
+    ``"auto"`` depends on the optimizer: call :func:`auto` with its class name.
+
+    >>> as_rule("sqrt")
+    Root()
+    >>> from swell.core.types import ScaleState
+    >>> as_rule(lambda scale: scale**0.25).factors(ScaleState(scale=16.0, base_batch=32)).lr
+    2.0
+    """
+    if isinstance(given, str):
+        name = given.lower().replace("_", "-")
+        if name in RULES:
+            return RULES[name]()
+        if name == "auto":
+            raise ConfigError("the rule 'auto' depends on the optimizer: call swell.rules.auto with its class name.")
+    elif isinstance(given, type):
+        raise ConfigError(f"the rule is the class {given.__name__}; expected an instance. Write {given.__name__}().")
+    elif isinstance(given, Rule):
+        return given
+    elif callable(getattr(given, "factors", None)):
+        return UserRule(given.factors, takes_scale=False)
+    elif callable(given):
+        return from_function(given)
+    raise ConfigError(
+        f"{given!r} is not a rule. Expected 'auto', one of {', '.join(map(repr, RULES))}, a function f(scale) or "
+        "f(state) that returns the learning rate's factor, or an object with factors(state) -> Factors."
+    )

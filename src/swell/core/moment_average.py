@@ -1,0 +1,233 @@
+"""Signal and noise smoothed over samples, with an honest interval for their ratio."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scipy.special import stdtrit
+
+from swell.core.moments import estimate
+from swell.core.types import Moments, NoiseEstimate
+from swell.errors import CheckpointError, ConfigError
+
+_TOO_LARGE = 1e150  # squares of larger figures overflow
+
+
+class MomentAverage:
+    r"""Running signal and noise of each parameter group and of the whole gradient.
+
+    An observation of ``B`` samples enters with weight :math:`1 - \theta^B`; what is older fades by :math:`\theta` a
+    sample, :math:`\theta = e^{-1/(\text{window} \cdot B_0)}`. Division by the sum of weights corrects the start, when
+    the window is simply all there is. The whole gradient is the sum over groups. Signal and noise are smoothed apart
+    and only smoothed values are divided; noise is per sample, so a change of batch needs no rescaling.
+
+    Gradients in another metric (Adam's) are another instance. Observations that are not finite are dropped and counted;
+    their samples still make the older ones fade.
+
+    Args:
+        base_batch: ``B0`` in samples.
+        window: how far back it remembers, in base batches of samples. 1000 is AdaScale's and AdaptDL's choice.
+
+    References: Johnson et al. 2020 (AdaScale), section 3.4, https://arxiv.org/abs/2007.05105 (the window);
+    McCandlish et al. 2018, appendix A.1, https://arxiv.org/abs/1812.06162 (ratio of averages, not average of ratios).
+
+    >>> average = MomentAverage(base_batch=8)
+    >>> average.update([(5.0, 2.0)], count=4, batch=8)
+    >>> average.update([(6.0, 3.0)], count=4, batch=8)
+    >>> average.estimate().total
+    Moments(signal=1.50..., noise=8.0)
+    """
+
+    def __init__(self, *, base_batch: int, window: float = 1000.0) -> None:
+        if not 0 < base_batch < math.inf:
+            raise ConfigError(f"base_batch is {base_batch}; expected the samples of one base step, 1 or more.")
+        if not 0 < window < math.inf:
+            raise ConfigError(f"window is {window}; expected how many base batches to remember, for example 1000.")
+        self._memory = float(window) * base_batch  # samples after which an observation's weight is down to 1/e
+        self._dropped = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every observation, as when the way of measuring changes; ``dropped`` is kept."""
+        self._observations = 0
+        self._pending = 0.0  # samples of dropped observations, not yet faded for
+        self._weight = 0.0  # sum of weights
+        self._means: list[list[float]] = []  # signal and noise of each group, by weight
+        # Of the whole gradient, by squared weight: what the variance of a weighted mean is made of.
+        self._square_weight = 0.0
+        self._square_mean = [0.0, 0.0]
+        self._scatter = [0.0, 0.0, 0.0]  # signal, noise, and their product; about _square_mean
+
+    @property
+    def observations(self) -> int:
+        """Steps that were measured and used."""
+        return self._observations
+
+    @property
+    def dropped(self) -> int:
+        """Observations that were not finite."""
+        return self._dropped
+
+    def update(
+        self,
+        groups: Sequence[tuple[float, float]],
+        *,
+        count: int,
+        batch: float,
+        samples_between: float | None = None,
+    ) -> None:
+        """Take one step's squared norms, ``(A, N)`` of each parameter group as :func:`estimate` wants them.
+
+        ``samples_between`` is how many samples were trained on since the last update, this step's included. It is the
+        batch itself when every step is measured, and more when only every k-th is.
+        """
+        moments = [estimate(small, big, count=count, batch=batch) for small, big in groups]
+        self.update_moments(moments, batch=batch, samples_between=samples_between)
+
+    def update_moments(self, groups: Sequence[Moments], *, batch: float, samples_between: float | None = None) -> None:
+        """Take one observation of signal and noise of each parameter group, however it was made."""
+        passed = batch if samples_between is None else samples_between
+        if not 0 < batch <= passed < math.inf:
+            raise ConfigError(
+                f"an observation of {batch} samples, {passed} after the one before; expected a positive batch that is "
+                "part of samples_between. Count the measured step itself in samples_between."
+            )
+        if not groups or (self._means and len(groups) != len(self._means)):
+            raise ConfigError(
+                f"moments of {len(groups)} parameter groups; expected {len(self._means) or 'at least 1'}. Give one "
+                "entry for each group in the same order every time, and call reset() when the groups change."
+            )
+        total = [sum(m.signal for m in groups), sum(m.noise for m in groups)]
+        if not all(abs(x) < _TOO_LARGE for x in (*total, *(m.signal for m in groups), *(m.noise for m in groups))):
+            self._dropped += 1
+            self._pending += passed
+            return
+        if not self._means:
+            self._means = [[0.0, 0.0] for _ in groups]
+        keep = math.exp(-(passed + self._pending) / self._memory)
+        weight = -math.expm1(-batch / self._memory)
+        self._pending = 0.0
+        self._observations += 1
+        self._weight = keep * self._weight + weight
+        step = weight / self._weight
+        for mean, new in zip(self._means, groups, strict=True):
+            mean[0] += step * (new.signal - mean[0])
+            mean[1] += step * (new.noise - mean[1])
+        self._spread(total, keep=keep**2, weight=weight**2)
+
+    def _spread(self, total: Sequence[float], *, keep: float, weight: float) -> None:
+        """Welford's update of the squared-weight mean and scatter: no difference of large sums."""
+        before = keep * self._square_weight
+        self._square_weight = before + weight
+        signal, noise = (x - mean for x, mean in zip(total, self._square_mean, strict=True))
+        share = weight / self._square_weight
+        self._square_mean = [self._square_mean[0] + share * signal, self._square_mean[1] + share * noise]
+        products = (signal * signal, noise * noise, signal * noise)
+        self._scatter = [keep * s + before * share * p for s, p in zip(self._scatter, products, strict=True)]
+
+    def estimate(self) -> NoiseEstimate | None:
+        r"""Smoothed moments with a 95 % interval of the noise scale; None before the first observation.
+
+        The variance of the weighted means is :math:`\sum w_t^2 (x_t - \bar x)^2 / (\sum w_t)^2`, whatever each step's
+        own variance (a larger batch has a smaller one), corrected for the effective number of observations
+        :math:`n = (\sum w_t)^2 / \sum w_t^2`; the ratio's interval is :func:`ratio_interval` with Student's t of
+        ``n - 1`` degrees. It is an interval of the window's average: where the true moments move within the window it
+        grows wider, and it says nothing of where they move next. It takes observations for independent.
+
+        Moments are not clamped: a sum of clamped ones would be biased. A signal that is not positive has an
+        infinite noise scale.
+        """
+        if not self._observations:
+            return None
+        groups = tuple(Moments(signal=signal, noise=noise) for signal, noise in self._means)
+        total = Moments(signal=sum(m.signal for m in groups), noise=sum(m.noise for m in groups))
+        return NoiseEstimate(
+            total=total, groups=groups, interval=self._interval(total), observations=self._observations
+        )
+
+    def _interval(self, total: Moments) -> tuple[float, float]:
+        effective = self._weight**2 / self._square_weight
+        degrees = effective - 1
+        if degrees < 0.5:  # one observation, or one that outweighs all others: its spread is unknown
+            return (0.0, math.inf)
+        off = (self._square_mean[0] - total.signal, self._square_mean[1] - total.noise)
+        offsets = (off[0] * off[0], off[1] * off[1], off[0] * off[1])
+        correction = effective / degrees / self._weight**2
+        variances = [correction * (s + self._square_weight * o) for s, o in zip(self._scatter, offsets, strict=True)]
+        return ratio_interval(total.noise, total.signal, variances=variances, quantile=float(stdtrit(degrees, 0.975)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything measured so far, as plain numbers and lists; the settings are not part of it."""
+        return {
+            "observations": self._observations,
+            "dropped": self._dropped,
+            "pending": self._pending,
+            "weight": self._weight,
+            "means": [list(mean) for mean in self._means],
+            "square_weight": self._square_weight,
+            "square_mean": list(self._square_mean),
+            "scatter": list(self._scatter),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state_dict`` was taken, on any number of replicas."""
+        try:
+            loaded = {
+                "_observations": int(state["observations"]),
+                "_dropped": int(state["dropped"]),
+                "_pending": float(state["pending"]),
+                "_weight": float(state["weight"]),
+                "_means": [_floats(mean, 2) for mean in state["means"]],
+                "_square_weight": float(state["square_weight"]),
+                "_square_mean": _floats(state["square_mean"], 2),
+                "_scatter": _floats(state["scatter"], 3),
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"not the state of a moment average ({type(error).__name__}: {error}); expected what its state_dict() "
+                "returned. Load the matching part of the checkpoint, or start afresh with reset()."
+            ) from error
+        self.__dict__.update(loaded)  # all or nothing
+
+
+def ratio_interval(
+    numerator: float, denominator: float, *, variances: Sequence[float], quantile: float
+) -> tuple[float, float]:
+    r"""Fieller's interval of a ratio known not to be negative, from two estimates and their (co)variances.
+
+    It holds every :math:`\rho \ge 0` that the estimates do not contradict:
+
+    .. math:: (n - \rho s)^2 \le t^2 (v_{nn} - 2 \rho v_{sn} + \rho^2 v_{ss})
+
+    ``variances`` are those of the denominator ``s``, of the numerator ``n``, and their covariance; ``quantile`` is t.
+    A denominator that is not significantly positive leaves the ratio unbounded: the upper end is infinite. One that is
+    significantly negative contradicts every such ratio, so nothing is known: ``(0, inf)``.
+
+    Reference: Fieller 1954, Some problems in interval estimation, J. R. Stat. Soc. B 16(2).
+
+    >>> ratio_interval(8.0, 2.0, variances=(0.01, 0.04, 0.0), quantile=2.0)
+    (3.589..., 4.491...)
+    >>> ratio_interval(8.0, 0.1, variances=(0.01, 0.04, 0.0), quantile=2.0)
+    (26.6..., inf)
+    """
+    unit_s = max(abs(denominator), math.sqrt(variances[0])) or 1.0  # in these units nothing over- or underflows
+    unit_n = max(abs(numerator), math.sqrt(variances[1])) or 1.0
+    s, n, t2 = denominator / unit_s, numerator / unit_n, quantile * quantile
+    v_ss, v_nn = variances[0] / unit_s / unit_s, variances[1] / unit_n / unit_n
+    v_sn = variances[2] / unit_s / unit_n
+    a, b, c = s * s - t2 * v_ss, s * n - t2 * v_sn, n * n - t2 * v_nn  # a rho^2 - 2 b rho + c <= 0
+    if a > 0 and s < 0:
+        return (0.0, math.inf)
+    larger = b + math.sqrt(max(b * b - a * c, 0.0))
+    low = c / larger * (unit_n / unit_s) if c > 0 and n > 0 and larger > 0 else 0.0
+    high = max(larger / a, 0.0) * (unit_n / unit_s) if a > 0 else math.inf
+    return (low, high)
+
+
+def _floats(values: Sequence[Any], length: int) -> list[float]:
+    numbers = [float(value) for value in values]
+    if len(numbers) != length:
+        raise ValueError(f"{len(numbers)} numbers where {length} belong")
+    return numbers

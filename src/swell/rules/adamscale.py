@@ -1,0 +1,51 @@
+"""AdamScale: the learning rate of adaptive optimizers by measured gradient noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from swell.core.moments import gain
+from swell.core.types import Factors, ScaleState
+from swell.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamScale:
+    r"""lr · √r, where r is AdaScale's gain in the metric the optimizer works in.
+
+    The square-root rule while noise dominates, no change once the signal does: between 1 and √κ. A step is worth r
+    base steps (not its root), as one step of Adam at κ times the batch replaces r of them.
+
+    ``metric`` says which moments r is made of. ``"preconditioned"``: of gradients divided by √v + ε, as Adam's steps
+    are. ``"plain"``: of the gradients themselves, for adaptive optimizers without an elementwise second moment (Muon,
+    Adamax, Adafactor). One never stands in for the other, since they may differ by a large factor; until the chosen one
+    is measured, the rule stays at the cautious end of its range: r = ``min(1, κ)``.
+
+    The decay of a model average becomes ρ^κ, which keeps its half-life in samples.
+
+    References: Qiao et al. 2021 (Pollux), https://arxiv.org/abs/2008.12260, as AdaptDL's ``AdamScale``; for the root,
+    Malladi et al. 2022, section 5, https://arxiv.org/abs/2205.10287
+
+    >>> from swell.core.types import Moments
+    >>> state = ScaleState(scale=4.0, base_batch=32, preconditioned=Moments(signal=0.0, noise=32.0))
+    >>> AdamScale().factors(state).lr, AdamScale().gain(state)
+    (2.0, 4.0)
+    """
+
+    metric: Literal["preconditioned", "plain"] = "preconditioned"
+
+    def __post_init__(self) -> None:
+        if self.metric not in ("preconditioned", "plain"):
+            raise ConfigError(
+                f"AdamScale(metric={self.metric!r}): expected 'preconditioned', for optimizers with a second moment "
+                "such as Adam, or 'plain', for others."
+            )
+
+    def factors(self, state: ScaleState) -> Factors:
+        return Factors(lr=math.sqrt(self.gain(state)), ema_power=state.scale)
+
+    def gain(self, state: ScaleState) -> float:
+        moments = state.preconditioned if self.metric == "preconditioned" else state.moments
+        return gain(state.scale, moments, base_batch=state.base_batch)

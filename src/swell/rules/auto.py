@@ -1,0 +1,193 @@
+"""Which rule suits which optimizer, by the optimizer's class name, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swell.core.protocols import Rule
+from swell.rules.adam_sde import AdamSDE
+from swell.rules.adamscale import AdamScale
+from swell.rules.adascale import AdaScale
+from swell.rules.constant import Constant
+from swell.rules.ema import KeepAverageTime
+from swell.rules.legw import LEGW
+from swell.rules.linear import Linear
+from swell.rules.root import Root
+from swell.rules.weight_decay import KeepDecayTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What is known of an optimizer, the rule that follows from it, and why."""
+
+    rule: Rule
+    reason: str
+    adaptive: bool = True  # its steps do not shrink with the gradient
+    own_step: bool = False  # it finds its step length itself
+    second_moment: bool = False  # an elementwise one, so preconditioned moments can be measured
+    betas: bool = False
+    direct_decay: bool = False  # weight decay reaches the weights as lr * decay, not through a second moment
+
+
+_NOISE_AWARE = AdamScale()
+_PLAIN = AdamScale(metric="plain")
+_ADAM = "steps are normalised by the second moment: root of the gain in that metric, which stops growing with the noise"
+_DECAY = "; its decoupled weight decay keeps its time scale in samples"
+_LIKE_ADAM = "keeps no elementwise second moment of the gradient to measure by: root of the plain gradient's gain"
+
+CHOICES: dict[str, Choice] = {
+    "SGD": Choice(
+        rule=AdaScale(),
+        reason="steps are proportional to the gradient: AdaScale's gain",
+        adaptive=False,
+        direct_decay=True,
+    ),
+    "ASGD": Choice(
+        rule=AdaScale(),
+        reason="SGD with an average of its iterates: AdaScale's gain",
+        adaptive=False,
+        direct_decay=True,
+    ),
+    "Adam": Choice(rule=_NOISE_AWARE, reason=_ADAM, second_moment=True, betas=True),
+    "NAdam": Choice(rule=_NOISE_AWARE, reason=_ADAM, second_moment=True, betas=True),
+    "RAdam": Choice(rule=_NOISE_AWARE, reason=_ADAM, second_moment=True, betas=True),
+    "AdamW": Choice(
+        rule=KeepDecayTime(_NOISE_AWARE), reason=_ADAM + _DECAY, second_moment=True, betas=True, direct_decay=True
+    ),
+    "FusedAdam": Choice(
+        rule=KeepDecayTime(_NOISE_AWARE), reason=_ADAM + _DECAY, second_moment=True, betas=True, direct_decay=True
+    ),
+    "RMSprop": Choice(rule=_NOISE_AWARE, reason=_ADAM, second_moment=True),
+    "Adadelta": Choice(rule=_NOISE_AWARE, reason=_ADAM, second_moment=True),
+    "Adagrad": Choice(
+        rule=_NOISE_AWARE,
+        reason=_ADAM + "; its sum of squares remembers every batch size so far, so it follows a change slowly",
+        second_moment=True,
+    ),
+    "Adamax": Choice(rule=_PLAIN, reason="its infinity norm " + _LIKE_ADAM, betas=True),
+    "SparseAdam": Choice(rule=_PLAIN, reason="its lazy second moment " + _LIKE_ADAM, betas=True),
+    "Adafactor": Choice(
+        rule=KeepDecayTime(_PLAIN), reason="its factored second moment " + _LIKE_ADAM + _DECAY, direct_decay=True
+    ),
+    "Muon": Choice(
+        rule=KeepDecayTime(_PLAIN),
+        reason="orthogonalised steps have a fixed size and no settled law; the root rule held back by the plain "
+        "gradient's gain is a cautious one" + _DECAY,
+        direct_decay=True,
+    ),
+    "Lion": Choice(
+        rule=KeepDecayTime(_PLAIN), reason="steps of signs: it " + _LIKE_ADAM + _DECAY, betas=True, direct_decay=True
+    ),
+    "Rprop": Choice(
+        rule=Constant(),
+        reason="reads its learning rate at its first step only, so no factor can reach it",
+        own_step=True,
+    ),
+    "LBFGS": Choice(
+        rule=Constant(), reason="finds its step length from curvature, which a factor would spoil", own_step=True
+    ),
+}
+
+# Parts of the names of third-party optimizers, the most telling first. Their second moments may be quantised or
+# blockwise, so nothing is assumed of them.
+_PARTS: tuple[tuple[str, Choice], ...] = (
+    ("lbfgs", CHOICES["LBFGS"]),
+    ("muon", CHOICES["Muon"]),
+    ("lion", CHOICES["Lion"]),
+    (
+        "adamw",
+        Choice(rule=KeepDecayTime(_PLAIN), reason="of AdamW's kind, but it " + _LIKE_ADAM + _DECAY, direct_decay=True),
+    ),
+    ("adam", Choice(rule=_PLAIN, reason="of Adam's kind, but it " + _LIKE_ADAM)),
+    ("sgd", CHOICES["SGD"]),
+)
+_UNKNOWN = Choice(
+    rule=_PLAIN, reason="unknown: the root of the plain gradient's gain is never bolder than either family's"
+)
+
+
+def choice(optimizer_name: str) -> Choice:
+    """What ``auto`` knows of an optimizer: the rule and the reason for it.
+
+    >>> choice("LBFGS").reason
+    'finds its step length from curvature, which a factor would spoil'
+    """
+    return _find(optimizer_name) or _UNKNOWN
+
+
+def auto(optimizer_name: str) -> Rule:
+    """The rule for an optimizer of this class name, upper or lower case.
+
+    SGD gets :class:`AdaScale`; Adam and other optimizers with an elementwise second moment :class:`AdamScale`, rather
+    than :class:`AdamSDE`, because it measures where to stop growing; with decoupled weight decay inside
+    :class:`KeepDecayTime`; optimizers that find their step themselves :class:`Constant`. ``CHOICES`` has all with
+    reasons. Third-party names are matched by their parts ("AdamW8bit"); one that says nothing is taken for an adaptive
+    optimizer, and :func:`suits` says so.
+
+    >>> auto("SGD")
+    AdaScale()
+    >>> auto("AdamW")
+    KeepDecayTime(rule=AdamScale(metric='preconditioned'))
+    """
+    return choice(optimizer_name).rule
+
+
+def suits(rule: Rule, optimizer_name: str) -> str | None:
+    """Why a rule does not suit an optimizer and what to use instead; None where it does, or is the user's own.
+
+    >>> suits(Linear(), "SGD") is None
+    True
+    >>> print(suits(AdamScale(), "SGD"))
+    AdamScale measures by a second moment and SGD keeps none: ... Use AdaScale().
+    """
+    known = _find(optimizer_name)
+    if known is None:
+        if rule != _UNKNOWN.rule:
+            return None
+        return (
+            f"{optimizer_name} is not an optimizer with a known rule; taken for an adaptive one, it gets "
+            f"{_UNKNOWN.rule}, at most the root of the scale. Choose the rule yourself if you know better."
+        )
+    inner, keeps_decay = _unwrapped(rule)
+    name, better = type(inner).__name__, f"Use {known.rule}."
+    if not isinstance(inner, (Linear, Root, LEGW, AdaScale, AdamScale, AdamSDE, Constant)):
+        return None
+    if known.own_step and not isinstance(inner, Constant):
+        return f"{name} changes the learning rate, but {optimizer_name} {known.reason}. {better}"
+    if known.adaptive and not known.own_step and isinstance(inner, (Linear, AdaScale)):
+        return (
+            f"{name} grows the learning rate up to the scale, for steps that shrink with the gradient; those of "
+            f"{optimizer_name} do not, and it will overshoot. {better}"
+        )
+    if isinstance(inner, AdamScale) and inner.metric == "preconditioned" and not known.second_moment:
+        return (
+            f"AdamScale measures by a second moment and {optimizer_name} keeps none: its factor would stay 1 for any "
+            f"larger batch. {better}"
+        )
+    if isinstance(inner, AdamSDE) and not known.betas:
+        return (
+            f"AdamSDE changes betas, which {optimizer_name} has not: only its learning rate (and eps) would follow the "
+            f"batch. {better}"
+        )
+    if keeps_decay and not known.direct_decay and not known.own_step:
+        return (
+            f"KeepDecayTime is for weight decay that reaches the weights as lr * decay; that of {optimizer_name} passes "
+            f"through its second moment (unless it was built with decoupled_weight_decay=True). Use {inner} alone."
+        )
+    return None
+
+
+def _find(optimizer_name: str) -> Choice | None:
+    wanted = optimizer_name.lower()
+    exact = (known for name, known in CHOICES.items() if name.lower() == wanted)
+    by_part = (known for part, known in _PARTS if part in wanted)
+    return next(exact, None) or next(by_part, None)
+
+
+def _unwrapped(rule: Rule) -> tuple[Rule, bool]:
+    """The rule inside its combinators, and whether one of them keeps the time scale of weight decay."""
+    keeps_decay = False
+    while isinstance(rule, (KeepDecayTime, KeepAverageTime)):
+        keeps_decay = keeps_decay or isinstance(rule, KeepDecayTime)
+        rule = rule.rule
+    return rule, keeps_decay
