@@ -1,1 +1,62 @@
-"""TODO"""
+"""Which global batch the next step takes. A policy is a pure function of what is seen, so every decision can be
+replayed.
+
+``POLICIES`` holds those that decide, ``COMBINATORS`` those that wrap another; ``as_policy`` takes whatever a user
+gives.
+"""
+
+from __future__ import annotations
+
+from swell.policies.combinators import AtEpochEnds, Clamp, Dwell, Hysteresis, RoundTo, RoundToReplicas
+from swell.policies.decision import checked_batch, is_finished
+from swell.policies.fixed import Fixed
+from swell.policies.given import UserPolicy, as_policy
+from swell.policies.noise_scale import NoiseScale
+from swell.policies.norm_test import NormTest
+from swell.policies.ramp import Ramp
+from swell.policies.replay import Replayed, observation_from_dict, observation_to_dict, replay
+from swell.policies.schedule import Schedule
+from swell.policies.trace import Trace
+
+POLICIES: dict[str, type] = {
+    "fixed": Fixed,
+    "noise_scale": NoiseScale,
+    "norm_test": NormTest,
+    "ramp": Ramp,
+    "schedule": Schedule,
+    "trace": Trace,
+}
+
+COMBINATORS: dict[str, type] = {
+    "at_epoch_ends": AtEpochEnds,
+    "clamp": Clamp,
+    "dwell": Dwell,
+    "hysteresis": Hysteresis,
+    "round_to": RoundTo,
+    "round_to_replicas": RoundToReplicas,
+}
+
+__all__ = [
+    "COMBINATORS",
+    "POLICIES",
+    "AtEpochEnds",
+    "Clamp",
+    "Dwell",
+    "Fixed",
+    "Hysteresis",
+    "NoiseScale",
+    "NormTest",
+    "Ramp",
+    "Replayed",
+    "RoundTo",
+    "RoundToReplicas",
+    "Schedule",
+    "Trace",
+    "UserPolicy",
+    "as_policy",
+    "checked_batch",
+    "is_finished",
+    "observation_from_dict",
+    "observation_to_dict",
+    "replay",
+]

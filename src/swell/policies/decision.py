@@ -1,0 +1,39 @@
+"""Asking a policy: the answer is checked before anything is built on it."""
+
+from __future__ import annotations
+
+from swell.core.protocols import FinitePolicy, Policy
+from swell.core.types import Observation
+from swell.errors import ConfigError
+from swell.policies.arguments import as_whole
+
+
+def checked_batch(policy: Policy, seen: Observation) -> int:
+    """The global batch the policy chooses, in samples: a plain ``int``, at least 1.
+
+    Anything else a user's policy may answer (a float, a bool, nothing, a size below 1) is a ``ConfigError`` that
+    names the policy, its answer and the step. Integers of numpy are welcome.
+    """
+    answer = policy.batch(seen)
+    batch = as_whole(answer)
+    if batch is None or batch < 1:
+        raise ConfigError(
+            f"{policy!r} chose the global batch {answer!r} at step {seen.step}; expected a whole number of samples, 1 "
+            "or more. Let it return an int, for example max(1, round(x))."
+        )
+    return batch
+
+
+def is_finished(policy: Policy, seen: Observation) -> bool:
+    """Whether the policy says that the run is over; one without ``finished`` never does."""
+    return isinstance(policy, FinitePolicy) and bool(policy.finished(seen))
+
+
+def require_policy(policy: object) -> Policy:
+    """The policy itself, once it is known to be one; for those that hold another."""
+    if isinstance(policy, type) or not isinstance(policy, Policy):
+        raise ConfigError(
+            f"{policy!r} is not a policy; expected an object with a whole number `base` and a method `batch(seen)`. "
+            "Wrap a function or a number first: as_policy(function, base=64)."
+        )
+    return policy

@@ -1,0 +1,58 @@
+"""A batch that follows the gradient noise scale."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import KW_ONLY, dataclass
+
+from swell.core.types import Observation
+from swell.errors import ConfigError
+from swell.policies.arguments import assign, number, samples
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseScale:
+    r"""A batch of ``factor`` times the gradient noise scale, between ``min`` and ``max``.
+
+    .. math:: B = \text{factor} \cdot \varphi, \qquad \varphi = \frac{\operatorname{tr}\Sigma}{|G|^2}
+
+    At :math:`B = \varphi` noise and signal are equal: a larger batch saves few steps, a smaller one few samples. The
+    noise scale grows while the loss falls, so the batch does. ``base`` is the batch the learning rate was tuned for;
+    ``min`` is ``base`` unless you say otherwise, so the batch never shrinks below it unasked.
+
+    It acts only on an estimate that is sure of itself (``NoiseEstimate.sure``) and keeps the batch until then. An
+    estimate moves a little in every step; put :class:`~swell.policies.Hysteresis` around it so that the batch does
+    not.
+
+    Reference: McCandlish et al. 2018, sections 2.2 and 2.3, https://arxiv.org/abs/1812.06162. It is a proxy for the
+    critical batch size under strong assumptions; ``factor`` is there for what you find by experiment.
+
+    >>> from swell.policies import Hysteresis, NoiseScale
+    >>> Hysteresis(NoiseScale(base=64, max=4096), change=0.2).base
+    64
+    """
+
+    base: int
+    _: KW_ONLY
+    max: int
+    factor: float = 1.0
+    min: int | None = None
+
+    def __post_init__(self) -> None:
+        assign(self, base=samples(self.base, "base"), max=samples(self.max, "max"))
+        assign(self, factor=number(self.factor, "factor", above=0))
+        if self.min is not None:
+            assign(self, min=samples(self.min, "min"))
+        low = self.base if self.min is None else self.min
+        if low > self.max:
+            raise ConfigError(
+                f"max is {self.max}, below {'base' if self.min is None else 'min'} = {low}; expected bounds that do "
+                f"not cross. Raise max to {low} or more, or give a smaller min."
+            )
+
+    def batch(self, seen: Observation) -> int:
+        low = self.base if self.min is None else self.min
+        wanted = float(seen.batch)
+        if seen.noise is not None and seen.noise.sure and math.isfinite(seen.noise.total.noise_scale):
+            wanted = self.factor * seen.noise.total.noise_scale
+        return round(max(low, min(wanted, self.max)))

@@ -1,0 +1,72 @@
+"""Deciding again from a log: the same policy, or another, on what a run has seen."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from swell.core.events import BatchChanged, Event
+from swell.core.protocols import Policy
+from swell.core.types import Moments, NoiseEstimate, Observation, StepTimes
+from swell.errors import ConfigError
+from swell.policies.decision import checked_batch
+
+
+class Replayed(NamedTuple):
+    """One decision of a run, and what the policy makes of the same observation now."""
+
+    step: int
+    logged: int
+    recomputed: int
+
+
+def replay(policy: Policy, events: Iterable[Event]) -> list[Replayed]:
+    """Every decision in the log beside the policy's decision on the same observation.
+
+    With the policy of the run both are equal, since a policy is a function of the observation alone; with another one
+    see what it would have done in those moments. Events other than ``BatchChanged`` are passed over.
+
+    >>> from swell.policies import Fixed
+    >>> seen = dict(step=3, samples=96, epoch=0, epoch_samples=96, epoch_size=None, total_samples=None, progress=3.0,
+    ...             base_batch=32, batch=32, batch_since=0, replicas=2)
+    >>> replay(Fixed(64), [BatchChanged(time=0.0, step=3, before=32, after=64, policy="Fixed(64)", seen=seen)])
+    [Replayed(step=3, logged=64, recomputed=64)]
+    """
+    return [
+        Replayed(event.step, event.after, checked_batch(policy, observation_from_dict(event.seen)))
+        for event in events
+        if isinstance(event, BatchChanged)
+    ]
+
+
+def observation_to_dict(seen: Observation) -> dict[str, Any]:
+    """The observation as plain numbers, for an event's ``seen``."""
+    return dataclasses.asdict(seen)
+
+
+def observation_from_dict(fields: Mapping[str, Any]) -> Observation:
+    """The observation an event's ``seen`` was written from; fields this version does not know are left out."""
+    try:
+        plain = _known(Observation, fields)
+        if plain.get("noise") is not None:
+            noise = _known(NoiseEstimate, plain["noise"])
+            noise["total"] = Moments(**_known(Moments, noise["total"]))
+            noise["groups"] = tuple(Moments(**_known(Moments, group)) for group in noise["groups"])
+            noise["interval"] = tuple(noise["interval"])
+            plain["noise"] = NoiseEstimate(**noise)
+        if plain.get("times") is not None:
+            plain["times"] = StepTimes(**_known(StepTimes, plain["times"]))
+        if "capacity" in plain:
+            plain["capacity"] = tuple(plain["capacity"])
+        return Observation(**plain)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(
+            f"not an observation: {fields!r:.200} ({error}); expected the `seen` of a BatchChanged event, as "
+            "observation_to_dict writes it. The log may be of another version."
+        ) from error
+
+
+def _known(cls: type, fields: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in dataclasses.fields(cls)}
+    return {name: value for name, value in fields.items() if name in names}
