@@ -151,7 +151,7 @@ class StepSummary:
     micro_batch: int
     accumulation: int
     step_s: float  # median, in seconds
-    count: int  # steps measured, rounded down to a power of two, so that the summary seldom changes
+    count: int  # steps the median is over; as of the last time it was told, so that a summary seldom changes
     sync_s: float = 0.0  # median of what was spent waiting for the exchange; 0 where it was not measured
 
 
