@@ -1,0 +1,190 @@
+"""How one optimizer step is laid out on the replicas there are.
+
+Samples are dealt out in rounds: in round ``i`` each replica that has an ``i``-th micro-batch takes the next
+consecutive samples, replicas in rank order. With micro-batches of one constant size ``m``, rank ``r`` therefore
+starts round ``i`` at ``(i * replicas + r) * m``, in every round in which all replicas take part. A larger batch then
+adds rounds at the end and moves no sample of the rounds before, so whatever was already fetched for them stays with
+its replica.
+
+A micro-batch of ``size`` samples has weight ``size / global_batch``. Mean gradients of the micro-batches, summed with
+these weights, are the mean gradient of the whole batch, however uneven the sizes are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from numbers import Real
+
+from swell.core.apportion import apportion
+from swell.core.counts import whole_number
+from swell.core.feasibility import MicroBounds, batch_bounds, feasible_replicas, nearest_batches, require_fit
+from swell.core.types import MicroBatch, Plan
+from swell.errors import ConfigError
+
+__all__ = ["batch_bounds", "feasible_replicas", "nearest_batches", "plan", "plan_remainder"]
+
+_SIZE = Callable[[int, int, int], int]  # (rank, round, how many micro-batches were dealt before) -> samples
+
+
+def plan(
+    global_batch: int,
+    replicas: int,
+    *,
+    max_micro: int | None = None,
+    min_micro: int | None = None,
+    constant_micro: bool = False,
+    capacity: Sequence[float] | None = None,
+    min_accumulation: int = 1,
+) -> Plan:
+    """Shares, micro-batches and weights for one step of exactly ``global_batch`` samples.
+
+    Each replica's share is proportional to its ``capacity`` (relative speed; all equal unless given), in whole samples
+    and at least one micro-batch, and is cut into as few micro-batches as ``max_micro`` allows, their sizes at most 1
+    apart. Where the bounds leave no way to cut such shares, micro-batches of sizes at most 1 apart are dealt out in
+    proportion instead, so shares may then differ by a whole micro-batch.
+
+    ``constant_micro`` gives every micro-batch of the step the same size, the largest allowed that divides the batch:
+    for compiled models and batch norm. Give ``min_micro`` too: without it a prime batch is cut into single samples.
+    ``min_accumulation`` asks for at least so many micro-batches on each replica, as far as sizes allow.
+
+    Raises ``PlanError`` where no layout exists, with the numbers that would work, and ``ConfigError`` for arguments
+    that can never work. A plan is built once for the same arguments and handed out again.
+
+    >>> [plan(256, replicas, max_micro=64).accumulation for replicas in (1, 2, 4)]
+    [4, 2, 1]
+    >>> uneven = plan(256, 3, max_micro=64)
+    >>> uneven.share_sizes(), uneven.accumulation, uneven.micro_batch
+    ((86, 85, 85), 2, 43)
+    >>> plan(90, 2, capacity=[2.0, 1.0]).share_sizes()
+    (60, 30)
+    """
+    replicas = whole_number(replicas, name="replicas")
+    return _plan(
+        whole_number(global_batch, name="global_batch"),
+        replicas,
+        MicroBounds.of(min_micro=min_micro, max_micro=max_micro, constant_micro=constant_micro),
+        _capacity(capacity, replicas=replicas),
+        whole_number(min_accumulation, name="min_accumulation"),
+    )
+
+
+def plan_remainder(
+    count: int,
+    replicas: int,
+    *,
+    max_micro: int | None = None,
+    min_micro: int | None = None,
+    constant_micro: bool = False,
+    capacity: Sequence[float] | None = None,
+    min_accumulation: int = 1,
+) -> Plan:
+    """The layout of an epoch's last, short step: as ``plan``, but for whatever number of samples is left.
+
+    There is always a layout. ``min_micro`` gives way where it cannot be kept, and replicas for which no sample is
+    left get an empty share: they compute nothing and still take part in the step. With ``constant_micro`` there are
+    as many micro-batches of ``max_micro`` samples as can be filled and one with the rest, whatever
+    ``min_accumulation`` is; give the running plan's ``micro_batch`` as ``max_micro``, and only the rest has a new
+    shape.
+
+    >>> plan_remainder(2, 4).share_sizes()
+    (1, 1, 0, 0)
+    >>> [[micro.size for micro in share] for share in plan_remainder(70, 2, max_micro=32, constant_micro=True).shares]
+    [[32, 6], [32]]
+    """
+    replicas = whole_number(replicas, name="replicas")
+    return _plan_remainder(
+        whole_number(count, name="count"),
+        replicas,
+        MicroBounds.of(min_micro=min_micro, max_micro=max_micro, constant_micro=constant_micro),
+        _capacity(capacity, replicas=replicas),
+        whole_number(min_accumulation, name="min_accumulation"),
+    )
+
+
+# A plan of a million samples in micro-batches of 32 holds about 5 MB, hence the small caches.
+@lru_cache(maxsize=32)
+def _plan(
+    global_batch: int, replicas: int, bounds: MicroBounds, capacity: tuple[float, ...], min_accumulation: int
+) -> Plan:
+    require_fit(global_batch, replicas, bounds)
+    if bounds.constant:
+        size = _constant_size(global_batch, replicas, bounds, min_accumulation)
+        number = global_batch // size
+        counts = apportion(number, capacity, at_least=min(min_accumulation, number // replicas))
+        return _deal(global_batch, counts, lambda rank, turn, dealt: size)
+    shares = apportion(global_batch, capacity, at_least=bounds.low)
+    counts = [_cuts(share, bounds, min_accumulation) for share in shares]
+    if all(bounds.low * cuts <= share for share, cuts in zip(shares, counts, strict=True)):
+        return _deal(global_batch, counts, _even_cuts(shares, counts))
+    wanted = max(replicas * min_accumulation, -(-global_batch // bounds.high))
+    number = min(wanted, global_batch // bounds.low)
+    size, larger = divmod(global_batch, number)
+    counts = apportion(number, capacity, at_least=min(min_accumulation, number // replicas))
+    return _deal(global_batch, counts, lambda rank, turn, dealt: size + (dealt < larger))
+
+
+@lru_cache(maxsize=32)
+def _plan_remainder(
+    count: int, replicas: int, bounds: MicroBounds, capacity: tuple[float, ...], min_accumulation: int
+) -> Plan:
+    if bounds.constant:
+        size = bounds.high if bounds.bounded else -(-count // replicas)
+        counts = apportion(-(-count // size), capacity)
+        return _deal(count, counts, lambda rank, turn, dealt: min(size, count - dealt * size))
+    shares = apportion(count, capacity, at_least=min(bounds.low, count // replicas))
+    counts = [_cuts(share, bounds, min_accumulation) for share in shares]
+    return _deal(count, counts, _even_cuts(shares, counts))
+
+
+def _cuts(share: int, bounds: MicroBounds, min_accumulation: int) -> int:
+    """Into how many micro-batches a share is cut; may break the lower bound where the upper one forces it to."""
+    return max(-(-share // bounds.high), min(min_accumulation, share // bounds.low))
+
+
+def _even_cuts(shares: Sequence[int], counts: Sequence[int]) -> _SIZE:
+    cuts = [divmod(share, count) if count else (0, 0) for share, count in zip(shares, counts, strict=True)]
+    return lambda rank, turn, dealt: cuts[rank][0] + (turn < cuts[rank][1])
+
+
+def _constant_size(global_batch: int, replicas: int, bounds: MicroBounds, min_accumulation: int) -> int:
+    """The largest allowed divisor that gives each replica ``min_accumulation`` micro-batches, or comes nearest."""
+    divisors = set()
+    for small in range(1, math.isqrt(global_batch) + 1):
+        if global_batch % small == 0:
+            divisors |= {small, global_batch // small}
+    allowed = [size for size in divisors if bounds.low <= size <= min(bounds.high, global_batch // replicas)]
+    return max(allowed, key=lambda size: (min(global_batch // size // replicas, min_accumulation), size))
+
+
+def _deal(global_batch: int, counts: Sequence[int], size_of: _SIZE) -> Plan:
+    """Deal the samples out in rounds; ``counts`` says how many micro-batches each replica gets."""
+    shares: list[list[MicroBatch]] = [[] for _ in counts]
+    active = list(range(len(counts)))
+    offset = dealt = 0
+    for turn in range(max(counts)):
+        active = [rank for rank in active if counts[rank] > turn]
+        for rank in active:
+            size = size_of(rank, turn, dealt)
+            shares[rank].append(MicroBatch(offset=offset, size=size, weight=size / global_batch))
+            offset, dealt = offset + size, dealt + 1
+    assert offset == global_batch
+    return Plan(global_batch=global_batch, shares=tuple(map(tuple, shares)))
+
+
+def _capacity(capacity: Sequence[float] | None, *, replicas: int) -> tuple[float, ...]:
+    if capacity is None:
+        return (1.0,) * replicas
+    given = tuple(capacity)
+    if len(given) != replicas:
+        raise ConfigError(
+            f"{len(given)} capacities for {replicas} replicas: give one positive number a replica, in rank order."
+        )
+    for rank, speed in enumerate(given):
+        if isinstance(speed, bool) or not isinstance(speed, Real) or not 0 < speed < math.inf:
+            raise ConfigError(
+                f"capacity {speed!r} of rank {rank} is not a positive finite number: give relative speeds, "
+                f"such as 2.0 for a replica twice as fast as one with 1.0."
+            )
+    return tuple(float(speed) for speed in given)
