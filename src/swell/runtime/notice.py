@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from swell.errors import ConfigError
+
+EXIT_RESUME = 143
+"""The exit code that says "stopped on notice, everything is saved, resume me".
+
+128 + SIGTERM, which schedulers already read as "told to go" and not as a failure (AdaptDL uses it too). A process that
+SIGTERM killed before it could save looks the same to a shell, but not to whoever waits for it: that one has no exit
+code, only a signal.
+"""
+
+SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,3 +34,114 @@ class Notice:
     time: float  # when it came, in seconds since the epoch
     deadline: float | None = None  # when this worker must be gone, in seconds since the epoch; None when unknown
     leave: bool = False  # whether only this worker goes and the others carry on; otherwise the whole run stops
+
+    def seconds_left(self, now: float | None = None) -> float:
+        """Seconds until the deadline, below 0 when it has passed, infinite without one.
+
+        >>> Notice(source="SIGTERM", time=100.0, deadline=130.0).seconds_left(now=110.0)
+        20.0
+        """
+        if self.deadline is None:
+            return math.inf
+        return self.deadline - (time.time() if now is None else now)
+
+
+Watch = Callable[[], "Notice | bool | None"]
+
+
+class Notices:
+    """Listens for notices from signals, a file that appears, or a callable; installed only inside its ``with`` block.
+
+    A signal handler only sets a flag, so nothing is interrupted and every step is whole. The first Ctrl-C is a notice,
+    the second ends the process at once. Child processes made by fork (data-loading workers) keep to the ways they had:
+    the parent's notice is not theirs, and a Ctrl-C that the terminal sends to all of them does not break the loader.
+
+    >>> with Notices(signals=["SIGUSR1"], grace_s=30) as notices:
+    ...     os.kill(os.getpid(), signal.SIGUSR1)
+    ...     notices.notice().source
+    'SIGUSR1'
+    """
+
+    def __init__(
+        self,
+        *,
+        signals: Sequence[str] = SIGNALS,
+        file: str | Path | None = None,
+        watch: Watch | None = None,
+        grace_s: float | None = None,
+        every_s: float = 1.0,
+    ) -> None:
+        unknown = [name for name in signals if name not in SIGNALS]
+        if unknown:
+            raise ConfigError(f"signals {unknown} cannot be notices, expected some of {', '.join(SIGNALS)}.")
+        if grace_s is not None and grace_s < 0:
+            raise ConfigError(f"grace_s is {grace_s}, expected the seconds from a notice to its deadline, 0 or more.")
+        self._signals = tuple(signals)
+        self._file = None if file is None else Path(file)
+        self._watch = watch
+        self._grace_s = grace_s
+        self._every_s = every_s
+        self._looked = -math.inf
+        self._notice: Notice | None = None
+        self._previous: dict[int, Any] = {}
+        self._pid = 0
+
+    def notice(self) -> Notice | None:
+        """The notice that came first, or None. Reads a flag; file and callable are looked at once a second at most."""
+        if self._notice is None and (self._file is not None or self._watch is not None):
+            now = time.monotonic()
+            if now - self._looked >= self._every_s:
+                self._looked = now
+                self._look()
+        return self._notice
+
+    def install(self) -> Notices:
+        """Take over the signals; only the main thread may."""
+        if self._signals and threading.current_thread() is not threading.main_thread():
+            raise ConfigError(
+                "signals can be taken as notices in the main thread only, and this is another one. Pass signals=() and "
+                "give a file or a callable to watch instead."
+            )
+        self._pid = os.getpid()
+        for name in self._signals:
+            number = getattr(signal, name)
+            self._previous.setdefault(number, signal.signal(number, self._handle))
+        return self
+
+    def uninstall(self) -> None:
+        """Give the signals back to whoever had them."""
+        for number, previous in self._previous.items():
+            signal.signal(number, signal.SIG_DFL if previous is None else previous)
+        self._previous.clear()
+
+    def __enter__(self) -> Notices:
+        return self.install()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.uninstall()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)  # in C, so the next Ctrl-C ends us even inside a long call
+        if os.getpid() != self._pid:
+            if number != signal.SIGINT:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            return
+        self._take(signal.Signals(number).name)
+
+    def _look(self) -> None:
+        if self._file is not None and self._file.exists():
+            self._take(f"file {self._file}")
+        elif self._watch is not None:
+            seen = self._watch()
+            if isinstance(seen, Notice):
+                self._notice = seen
+            elif seen:
+                self._take(getattr(self._watch, "__name__", type(self._watch).__name__))
+
+    def _take(self, source: str) -> None:
+        if self._notice is None:
+            now = time.time()
+            deadline = None if self._grace_s is None else now + self._grace_s
+            self._notice = Notice(source=source, time=now, deadline=deadline)
