@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from swell.loop.metrics import Metrics, exchange
 from swell.loop.schedule import Schedule
 from swell.loop.step import StepInProgress
 from swell.policies import as_policy
-from swell.rules import as_rule, auto
+from swell.rules import as_rule, auto, suits
 from swell.runtime import World, open_world
 from swell.telemetry import open_sinks
 
@@ -91,6 +92,7 @@ class Job:
         self._loader: TrainingLoader | None = None
         self._statistics = as_statistics(statistics)
         self._stepping = Stepping(self, nonfinite=nonfinite, statistics=self._statistics)
+        self._registered: dict[str, Any] = {}
         self._total_epochs: int | None = None
         self._target: float | None = None
         agree_on_text(
@@ -190,7 +192,10 @@ class Job:
         if isinstance(model, nn.parallel.DistributedDataParallel):
             model = model.module  # the job exchanges gradients itself; two exchanges would count them twice
         chosen = self._rule if rule is None else rule
-        resolved = auto(type(optimizer).__name__) if chosen == "auto" else as_rule(chosen)
+        name = type(optimizer).__name__
+        resolved = auto(name) if chosen == "auto" else as_rule(chosen)
+        if chosen != "auto" and (objection := suits(resolved, name)) is not None:
+            warnings.warn(objection, UserWarning, stacklevel=2)
         trainee = Trainee(
             model,
             optimizer,

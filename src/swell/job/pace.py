@@ -7,7 +7,7 @@ from typing import Any
 
 from swell.core.planning import plan, plan_remainder
 from swell.core.protocols import Policy
-from swell.core.throughput import Profile
+from swell.core.profile import Profile
 from swell.core.types import Layout, NoiseEstimate, Observation, Plan, StepTimes
 from swell.errors import ConfigError, PlanError
 from swell.policies import checked_batch

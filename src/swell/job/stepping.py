@@ -360,6 +360,14 @@ class Stepping:
         ledger.next_epoch()
         self._complete = False
 
+    def state_dict(self) -> dict[str, int]:
+        """Where the last measured step stood."""
+        return {"measured_at": self._measured_at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from a saved state."""
+        self._measured_at = int(state["measured_at"])
+
     # Small questions
 
     def _step_for(self, call: str) -> StepInProgress:

@@ -19,6 +19,7 @@ from swell.gradients.norms import squared_norms
 from swell.gradients.preconditioner import is_warm, precondition
 from swell.gradients.readings import LateReadings
 from swell.loop.schedule import Schedule
+from swell.rules.metric import needs_preconditioned
 
 Clip = float | Callable[[list[Tensor]], Any]
 
@@ -55,6 +56,7 @@ class Trainee:
         self.noise = MomentAverage(base_batch=base_batch)
         self.preconditioned_noise = MomentAverage(base_batch=base_batch)
         self.clock = BiasClock()
+        self._metric_rule = needs_preconditioned(rule)
         self._watch = _StepWatch(optimizer)
         self._base_batch = base_batch
         self._readings: LateReadings[Measured] = LateReadings(exact=exact)
@@ -64,7 +66,7 @@ class Trainee:
     @property
     def wants_preconditioned(self) -> bool:
         """Whether the rule looks at moments in Adam's metric and there is one."""
-        return bool(getattr(self.rule, "needs_preconditioned", False)) and is_warm(self.optimizer)
+        return self._metric_rule and is_warm(self.optimizer)
 
     def add_loss(self, loss: Tensor, multiplier: float) -> None:
         """Count a micro-batch's loss towards the step's mean."""
@@ -148,7 +150,7 @@ class Trainee:
 
     def chosen_estimate(self) -> NoiseEstimate | None:
         """What is known of this optimizer's gradient noise, in the metric its rule looks at."""
-        metric = self.preconditioned_noise.estimate() if getattr(self.rule, "needs_preconditioned", False) else None
+        metric = self.preconditioned_noise.estimate() if self._metric_rule else None
         return metric if metric is not None else self.noise.estimate()
 
     def states(self, *, scale: float, progress: float, samples: int) -> tuple[list[ScaleState], ScaleState]:
