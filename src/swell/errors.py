@@ -25,6 +25,15 @@ class DataError(SwellError, ValueError):
     """A data set that cannot be trained on: empty, of unknown length where one is needed, changed under our feet."""
 
 
+class LoadError(SwellError, RuntimeError):
+    """A batch that could not be loaded: the data set raised an error (the cause), or a worker process was lost."""
+
+    def __init__(self, message: str, *, indices: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.indices = indices
+        """Data set indices of the batch."""
+
+
 class LoopError(SwellError, RuntimeError):
     """Calls of the training loop in an order that would lose or repeat samples."""
 
@@ -39,6 +48,10 @@ class DisagreementError(SwellError, RuntimeError):
 
 class CheckpointError(SwellError, RuntimeError):
     """A checkpoint that cannot be written, read, or does not fit this run."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint that is torn or corrupt: its files are missing, cut short or changed. An older one may be whole."""
 
 
 class WorldError(SwellError, RuntimeError):

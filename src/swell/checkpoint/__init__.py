@@ -1,1 +1,30 @@
-"""TODO"""
+"""Checkpoints: one atomic whole of everything a run cannot recompute, saved beside training, safe to load."""
+
+from __future__ import annotations
+
+from swell.checkpoint.cadence import Cadence, Mark
+from swell.checkpoint.found import Found, check_model, inspect, verify
+from swell.checkpoint.manifest import Manifest
+from swell.checkpoint.rng import capture_rng, restore_rng
+from swell.checkpoint.saver import AsyncSaver, SaveReport
+from swell.checkpoint.store import Store
+from swell.checkpoint.transfer import empty_like, pack, share_state, unpack
+
+__all__ = [
+    "AsyncSaver",
+    "Cadence",
+    "Found",
+    "Manifest",
+    "Mark",
+    "SaveReport",
+    "Store",
+    "capture_rng",
+    "check_model",
+    "empty_like",
+    "inspect",
+    "pack",
+    "restore_rng",
+    "share_state",
+    "unpack",
+    "verify",
+]

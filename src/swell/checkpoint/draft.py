@@ -1,0 +1,127 @@
+"""A checkpoint while it is written: a hidden folder that becomes visible in one rename, complete and on the disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import torch
+
+from swell.checkpoint.disk import FolderLock, remove_folder, sync_folder, write_file
+from swell.checkpoint.found import Found, folder_name, numbered_folders
+from swell.checkpoint.manifest import FILE_NAME, FileEntry, Manifest, Part, to_json
+
+WRITING = ".writing-"
+DELETING = ".deleting-"
+_DAY_S = 86400.0
+_LONGEST_NAME = 100  # of a file, before its ending
+
+
+class Draft:
+    """A new hidden folder below ``root``, locked against being tidied away, until ``publish`` or ``abandon``.
+
+    Written in this order: every part and its sync, the manifest and its sync, the folder's sync, the rename, the sync
+    of ``root``. A crash at any point leaves either a hidden folder that counts for nothing or a whole checkpoint.
+    """
+
+    def __init__(self, root: Path, *, on_point: Callable[[str], None]) -> None:
+        self.folder = root / f"{WRITING}{uuid.uuid4().hex}"
+        self._root = root
+        self._on_point = on_point
+        self._parts: list[Part] = []
+        self._taken: set[str] = set()
+        self._lock: FolderLock | None = None
+        os.mkdir(self.folder)
+        with suppress(OSError):  # a file system without locks: the draft then counts as alive for a day
+            self._lock = FolderLock(self.folder)
+
+    def add_state(self, name: str, tree: Any) -> None:
+        """Write one part's encoded state."""
+        file = self._file_name(name)
+        entry = write_file(self.folder, file, lambda to: torch.save(tree, to))
+        self._parts.append(Part(name=name, kind="torch", files=(entry,)))
+        self._on_point(f"part {name}")
+
+    def add_files(self, name: str, *, kind: str, files: Iterable[FileEntry]) -> None:
+        """Count files that others have written, checksummed and synced into the folder as a part."""
+        self._parts.append(Part(name=name, kind=kind, files=tuple(files)))
+        self._on_point(f"part {name}")
+
+    def publish(self, **about: Any) -> Found:
+        """Write the manifest of what was added, with ``about`` as its other fields, and make the checkpoint visible."""
+        manifest = Manifest(parts=tuple(self._parts), **about)
+        write_file(self.folder, FILE_NAME, lambda to: to.write(to_json(manifest).encode()))
+        self._on_point("manifest")
+        for folder, _, _ in os.walk(self.folder, topdown=False):
+            sync_folder(Path(folder))
+        self._on_point("synced")
+        number, path = self._rename(manifest)
+        self._on_point("renamed")
+        sync_folder(self._root)
+        self._release()
+        self._on_point("published")
+        return Found(path=path, number=number, manifest=manifest)
+
+    def abandon(self) -> None:
+        """Remove what was written; nothing to do once it is published."""
+        self._release()
+        remove_folder(self.folder)
+
+    def _rename(self, manifest: Manifest) -> tuple[int, Path]:
+        number = max((number for number, _ in numbered_folders(self._root)), default=0) + 1
+        while True:
+            path = self._root / folder_name(number=number, samples=manifest.samples, step=manifest.step)
+            try:
+                os.rename(self.folder, path)
+                return number, path
+            except OSError as error:  # somebody else took the number since
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                number += 1
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _file_name(self, part: str) -> str:
+        """The part's name where it can be a file's, made unique for disks that do not tell A from a."""
+        stem = quote(part, safe=" ")[:_LONGEST_NAME].lstrip(".") or "part"
+        name, count = stem, 1
+        while name.casefold() in self._taken:
+            count += 1
+            name = f"{stem}-{count}"
+        self._taken.add(name.casefold())
+        return f"{name}.pt"
+
+
+def remove_leftovers(root: Path) -> None:
+    """Delete the drafts of processes that died, and what was being deleted when they did."""
+    with suppress(OSError):
+        for folder in root.iterdir():
+            if folder.name.startswith(DELETING) or (folder.name.startswith(WRITING) and _is_left_over(folder)):
+                remove_folder(folder)
+
+
+def retire(found: Found) -> None:
+    """Delete a checkpoint; hidden by one rename first, so that a crash in between leaves no torn one to be seen."""
+    hidden = found.path.with_name(f"{DELETING}{uuid.uuid4().hex}")
+    os.rename(found.path, hidden)
+    remove_folder(hidden)
+
+
+def _is_left_over(folder: Path) -> bool:
+    try:
+        FolderLock(folder).release()
+        return True
+    except BlockingIOError:
+        return False
+    except OSError:
+        return time.time() - folder.stat().st_mtime > _DAY_S

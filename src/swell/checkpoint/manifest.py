@@ -1,0 +1,105 @@
+"""What a checkpoint says of itself: where the run stood, which files belong to it, their lengths and checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from swell.errors import CheckpointError, DamagedCheckpointError
+
+FORMAT = 1  # raised when an older swell could not read what this one writes
+FILE_NAME = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """One file: its path below the checkpoint, its length in bytes, the SHA-256 of its content."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A named part of the state and its files; ``kind`` says how to read them."""
+
+    name: str
+    kind: str  # "torch": one file of torch.save; "dcp": the shards of all parts, by torch.distributed.checkpoint
+    files: tuple[FileEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The last file written into a checkpoint: without it, or against it, the checkpoint does not count."""
+
+    run_id: str
+    samples: int  # committed by the run when it was saved
+    step: int
+    parts: tuple[Part, ...]
+    name: str | None = None  # a named checkpoint is kept however old
+    world_size: int = 1
+    model: Mapping[str, str] = field(default_factory=dict)  # fingerprint of the part "model"
+    meta: Mapping[str, Any] = field(default_factory=dict)  # whatever the caller wants to find without loading
+    versions: Mapping[str, str] = field(default_factory=dict)  # of the libraries that wrote it
+    created: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    format: int = FORMAT
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """Every file of every part."""
+        return tuple(entry for part in self.parts for entry in part.files)
+
+    @property
+    def num_bytes(self) -> int:
+        """Length of all files together."""
+        return sum(entry.bytes for entry in self.files)
+
+
+def to_json(manifest: Manifest) -> str:
+    """The manifest as JSON, with a checksum over itself."""
+    fields = asdict(manifest)
+    return json.dumps({"sha256": _checksum(fields), **fields}, indent=1)
+
+
+def from_json(text: str | bytes, *, where: str) -> Manifest:
+    """The manifest a text was made from; ``where`` names its checkpoint in errors."""
+    try:
+        fields = json.loads(text)
+        version = fields["format"]
+        if type(version) is int and version > FORMAT:
+            raise CheckpointError(
+                f"checkpoint {where} is of format {version}; this version of swell reads up to format {FORMAT}. "
+                f"Upgrade swell, or choose another run folder. Nothing was changed."
+            )
+        if fields.pop("sha256") != _checksum(fields):
+            raise ValueError("its checksum does not match")
+        parts = tuple(
+            Part(name=part["name"], kind=part["kind"], files=tuple(_entry(entry) for entry in part["files"]))
+            for part in fields.pop("parts")
+        )
+        return Manifest(parts=parts, **fields)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedCheckpointError(
+            f"checkpoint {where} is damaged: its {FILE_NAME} cannot be read ({error}). It is passed over; delete it "
+            f"when you need the space."
+        ) from error
+
+
+def _entry(fields: Mapping[str, Any]) -> FileEntry:
+    entry = FileEntry(path=str(fields["path"]), bytes=int(fields["bytes"]), sha256=str(fields["sha256"]))
+    path = PurePosixPath(entry.path)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise ValueError(f"{entry.path!r} lies outside the checkpoint")
+    return entry
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    """Of the content, not of the text: a copy that was pretty-printed anew is still whole."""
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

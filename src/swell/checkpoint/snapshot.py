@@ -1,0 +1,157 @@
+"""A copy of a state in host memory, taken while training waits and written while it goes on."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from swell.checkpoint.encoding import Leaf, encode, host_tensor, plain_tensor
+from swell.checkpoint.fingerprint import fingerprint
+
+MODEL = "model"  # the part whose tensors say which model a checkpoint is of
+
+_SMALLEST_BLOCK = 2 << 20
+_LARGEST_BLOCK = 256 << 20
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Parts as they are written, free of the objects they were taken from."""
+
+    parts: Mapping[str, Any]  # encoded
+    model: Mapping[str, str]  # fingerprint
+    settle: Callable[[], None]  # returns once every copy has arrived; to be called before the tensors are read
+
+
+def take(state: Mapping[str, Any]) -> Snapshot:
+    """A snapshot to be written at once: tensors that are in host memory already are not copied."""
+    return Snapshot(parts=_encoded(state, host_tensor), model=_model(state), settle=lambda: None)
+
+
+class HostBuffers:
+    """Host memory that snapshots are taken into, kept from one to the next: the next one overwrites the last.
+
+    A copy into fresh memory is many times slower than one into memory that was touched before, so the memory is kept,
+    and is asked for in huge pages. For tensors of a CUDA device it is page-locked: their copies are queued on the
+    device's current stream, ahead of whatever training queues next, and training does not wait for them.
+
+    >>> weight = torch.ones(2)
+    >>> snapshot = HostBuffers().take({"model": {"weight": weight}})
+    >>> _ = weight.zero_()
+    >>> snapshot.parts["model"]["weight"]
+    tensor([1., 1.])
+    """
+
+    def __init__(self) -> None:
+        self._pageable = _Arena(_huge_pages)
+        self._pinned = _Arena(_page_locked)
+
+    def take(self, state: Mapping[str, Any]) -> Snapshot:
+        """Copy the state; the snapshot before must not be needed any more."""
+        copier = _Copier(self._pageable.rewind(), self._pinned.rewind())
+        parts = _encoded(state, copier.leaf)
+        return Snapshot(parts=parts, model=_model(state), settle=copier.arrival())
+
+    @property
+    def num_bytes(self) -> int:
+        """Host memory held."""
+        return self._pageable.num_bytes + self._pinned.num_bytes
+
+
+def _encoded(state: Mapping[str, Any], leaf: Leaf) -> dict[str, Any]:
+    return {name: encode(value, leaf=leaf, where=name) for name, value in state.items()}
+
+
+def _model(state: Mapping[str, Any]) -> dict[str, str]:
+    return fingerprint(state.get(MODEL, {}))
+
+
+class _Copier:
+    """Copies each tensor once, however often the state names it."""
+
+    def __init__(self, pageable: _Arena, pinned: _Arena) -> None:
+        self._pageable = pageable
+        self._pinned = pinned
+        self._seen: dict[
+            Any, tuple[torch.Tensor, torch.Tensor]
+        ] = {}  # holds the originals: an address may not come again
+        self._devices: set[torch.device] = set()
+
+    def leaf(self, where: str, tensor: torch.Tensor) -> torch.Tensor:
+        tensor = plain_tensor(where, tensor)
+        same = (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
+        if tensor.numel() and same in self._seen:
+            return self._seen[same][1]
+        on_device = tensor.is_cuda
+        copy = (self._pinned if on_device else self._pageable).like(tensor)
+        copy.copy_(tensor, non_blocking=on_device)
+        if on_device:
+            self._devices.add(tensor.device)
+        self._seen[same] = (tensor, copy)
+        return copy
+
+    def arrival(self) -> Callable[[], None]:
+        """What to call to wait for every copy made so far."""
+        events = [torch.cuda.current_stream(device).record_event() for device in self._devices]
+
+        def settle() -> None:
+            for event in events:
+                event.synchronize()
+
+        return settle
+
+
+class _Arena:
+    """Memory handed out piece by piece, and all of it again after ``rewind``."""
+
+    def __init__(self, allocate: Callable[[int], memoryview]) -> None:
+        self._allocate = allocate
+        self._blocks: list[memoryview] = []
+        self._block = 0
+        self._used = 0
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(len(block) for block in self._blocks)
+
+    def rewind(self) -> _Arena:
+        self._block = self._used = 0
+        return self
+
+    def like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Room for a tensor of this shape, type and order of dimensions, with a storage of its own."""
+        length = tensor.numel() * tensor.element_size()
+        if length == 0:
+            return torch.empty_like(tensor, device="cpu")
+        piece = torch.frombuffer(self._piece(length), dtype=torch.uint8).view(tensor.dtype)
+        stride = tensor.stride() if tensor.is_contiguous() else torch.empty_like(tensor, device="meta").stride()
+        return piece.as_strided(tensor.shape, stride)
+
+    def _piece(self, length: int) -> memoryview:
+        while self._block < len(self._blocks):
+            block = self._blocks[self._block]
+            if self._used + length <= len(block):
+                start = self._used
+                self._used += -(-length // _ALIGNMENT) * _ALIGNMENT
+                return block[start : start + length]
+            self._block, self._used = self._block + 1, 0
+        growth = min(max(_SMALLEST_BLOCK, self.num_bytes), _LARGEST_BLOCK)  # doubles, up to a point
+        self._blocks.append(self._allocate(max(length, growth)))
+        return self._piece(length)
+
+
+def _huge_pages(length: int) -> memoryview:
+    memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(AttributeError, OSError):  # macOS, or a kernel built without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)
+
+
+def _page_locked(length: int) -> memoryview:
+    return torch.empty(length, dtype=torch.uint8, pin_memory=True).numpy().data
