@@ -30,8 +30,8 @@ class Profile:
 
     The first steps after a change of shape are left out (two when it was never run before, otherwise one), and each
     configuration keeps the newest ``window`` steps and tells their median, so compilation, warm-up and the odd stall do
-    no harm. At most ``limit`` configurations are kept; the one not run for longest goes first. The summaries are one and
-    the same tuple until something material changed, so whatever is computed from them can be kept.
+    no harm. At most ``limit`` configurations are kept; the one not run for longest goes first. The summaries stay the
+    same tuple until something material changed, so whatever is computed from them can be kept.
 
     >>> profile = Profile()
     >>> for seconds in (9.0, 0.5, 0.2, 0.2, 7.0, 0.2):

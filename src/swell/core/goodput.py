@@ -1,0 +1,191 @@
+"""Progress per second: which layout of which batch reaches the target soonest."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from swell.core.apportion import apportion
+from swell.core.feasibility import MicroBounds, batch_bounds, require_fit
+from swell.core.throughput import Fit
+from swell.core.types import Layout
+from swell.errors import PlanError
+
+_PER_OCTAVE = 4  # batches tried between one and its double; near its top, goodput is flat enough for that
+_FINER = (1, 2, 3, 4, 6, 8)  # multiples of the least accumulation that are tried
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Layouts to choose from, one per element: smallest batch first, then least accumulation."""
+
+    global_batch: np.ndarray
+    micro_batch: np.ndarray  # the largest of the layout
+    accumulation: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.global_batch)
+
+    def layout(self, index: int) -> Layout:
+        """The element as the value a policy hands over."""
+        return Layout(global_batch=int(self.global_batch[index]), micro_batch=int(self.micro_batch[index]))
+
+
+def goodput(
+    batch: np.ndarray | float, time: np.ndarray | float, base: float, noise_scale: np.ndarray | float
+) -> np.ndarray:
+    r"""Samples a second, each counted by what it is worth next to one at the base batch; the arguments are broadcast.
+
+    .. math:: \mathrm{goodput}(B) = \frac{B}{T} \cdot \mathrm{EFF}(B), \qquad
+              \mathrm{EFF}(B) = \frac{\varphi + B_0}{\varphi + B}
+
+    ``noise_scale`` is :math:`\varphi` in samples and may be infinite; ``time`` is in seconds.
+    Reference: Qiao et al., Pollux, OSDI 2021, section 3, https://arxiv.org/abs/2008.12260
+
+    >>> goodput(256, 0.5, 64, 128)
+    array(256.)
+    """
+    batch, time, phi = np.asarray(batch, float), np.asarray(time, float), np.asarray(noise_scale, float)
+    finite = np.where(np.isfinite(phi), phi, 0.0)
+    efficiency = np.where(np.isfinite(phi), (finite + base) / (finite + batch), 1.0)
+    return np.asarray(batch / time * efficiency)
+
+
+def best(layouts: Candidates, time: np.ndarray, *, base: int, noise_scale: float) -> int:
+    """Index of the layout with the highest goodput; among equals the smallest batch, then the least accumulation."""
+    value = goodput(layouts.global_batch, time, base, noise_scale)
+    return int(np.argmax(value >= value.max() * (1 - 1e-9)))
+
+
+@lru_cache(maxsize=256)
+def candidates(
+    *,
+    replicas: int,
+    base: int,
+    max_batch: int,
+    micro: tuple[int, int] | None = None,
+    shrink: bool = False,
+    capacity: tuple[float, ...] = (),
+) -> Candidates:
+    """Layouts of batches from ``base`` to ``max_batch`` on these replicas, four or more to each doubling.
+
+    Each can be planned exactly as it stands; no batch is above ``max_batch``, no micro-batch outside ``micro`` (both
+    ends included). Apart from the ends, shares are equal and micro-batches are sizes that machines like: 4, 5, 6 or 7
+    times a power of two. ``capacity``, the relative speed of each replica, makes shares uneven. With ``shrink`` batches
+    begin at the smallest that fits. Raises ``PlanError``, which says what to change, where none fits.
+
+    >>> found = candidates(replicas=2, base=128, max_batch=256, micro=(32, 64))
+    >>> list(zip(found.global_batch.tolist(), found.micro_batch.tolist(), found.accumulation.tolist()))[:4]
+    [(128, 64, 1), (128, 32, 2), (160, 40, 2), (192, 48, 2)]
+    """
+    low, high = micro if micro is not None else (1, max_batch)
+    first = 1 if shrink else base
+    first, last = batch_bounds(replicas, min_batch=first, max_batch=max_batch, min_micro=low, max_micro=high)
+    whole = replicas * high  # full micro-batches on all replicas
+    exact = {first, last} | ({base} if first <= base <= last else set())
+    exact |= {whole * count for count in _geometric(-(-first // whole), last // whole)}
+    found = {layout for batch in exact for layout in _planned(batch, replicas, low, high, capacity)}
+    for batch in _geometric(first, last):
+        for accumulation in _accumulations(-(-batch // replicas), low, high):
+            size = min(high, max(low, _likable(batch // (replicas * accumulation))))
+            even = replicas * size * accumulation
+            if first <= even <= last:
+                found.add((even, size, accumulation) if not capacity else _layout(even, replicas, low, size, capacity))
+    return _sorted(found)
+
+
+@lru_cache(maxsize=256)
+def layouts(
+    batch: int, *, replicas: int, micro: tuple[int, int] | None = None, capacity: tuple[float, ...] = ()
+) -> Candidates:
+    """The ways to lay out exactly this batch: with the least accumulation, and with more of smaller micro-batches.
+
+    Raises ``PlanError``, which says what to change, where there is none.
+
+    >>> found = layouts(128, replicas=2, micro=(16, 64))
+    >>> found.micro_batch.tolist(), found.accumulation.tolist()
+    ([64, 32, 22, 16], [1, 2, 3, 4])
+    """
+    low, high = micro if micro is not None else (1, batch)
+    require_fit(batch, replicas, MicroBounds(low, high))
+    return _sorted(_planned(batch, replicas, low, high, capacity))
+
+
+def speedup(
+    fit: Fit,
+    *,
+    replicas: Iterable[int],
+    now: tuple[int, int],
+    base: int,
+    max_batch: int,
+    noise_scale: float,
+    micro: tuple[int, int] | None = None,
+    shrink: bool = False,
+) -> dict[int, float]:
+    """The best goodput on each number of replicas, relative to the best on the world of ``now``: (replicas, nodes).
+
+    A world on which no batch fits has 0. Other worlds are taken to be as densely packed on their nodes as the present
+    one; where that is one node, so are they. Raises ``PlanError`` where nothing fits on the present one.
+    """
+    packed = -(-now[0] // now[1]) if now[1] > 1 else sys.maxsize
+
+    def highest(count: int) -> float:
+        found = candidates(replicas=count, base=base, max_batch=max_batch, micro=micro, shrink=shrink)
+        predicted = fit.predict(
+            replicas=count, nodes=-(-count // packed), micro_batch=found.micro_batch, accumulation=found.accumulation
+        )
+        return float(goodput(found.global_batch, predicted.step_s, base, noise_scale).max())
+
+    here, there = highest(now[0]), {}
+    for count in replicas:
+        try:
+            there[count] = highest(count) / here
+        except PlanError:
+            there[count] = 0.0
+    return there
+
+
+def _planned(batch: int, replicas: int, low: int, high: int, capacity: tuple[float, ...]) -> set[tuple[int, int, int]]:
+    first = _layout(batch, replicas, low, high, capacity)
+    share = first[1] * first[2]  # no smaller than the largest share
+    finer = {-(-share // accumulation) for accumulation in _accumulations(share, low, high)}
+    return {first} | {_layout(batch, replicas, low, size, capacity) for size in finer if low <= size < first[1]}
+
+
+def _layout(batch: int, replicas: int, low: int, high: int, capacity: tuple[float, ...]) -> tuple[int, int, int]:
+    """Batch, micro-batch and accumulation of ``plan(...)``, without dealing out every micro-batch of it."""
+    large, small = -(-batch // replicas), batch // replicas
+    shares = apportion(batch, capacity, at_least=low) if capacity else [large, small]
+    cuts = [-(-share // high) for share in shares]
+    if all(low * cut <= share for share, cut in zip(shares, cuts, strict=True)):
+        return batch, max(-(-share // cut) for share, cut in zip(shares, cuts, strict=True)), max(cuts)
+    number = min(max(replicas, -(-batch // high)), batch // low)
+    dealt = max(apportion(number, capacity, at_least=1)) if capacity else -(-number // replicas)
+    return batch, -(-batch // number), dealt
+
+
+def _accumulations(share: int, low: int, high: int) -> Iterator[int]:
+    least = -(-share // high)
+    return (least * finer for finer in _FINER if finer == 1 or share >= low * least * finer)
+
+
+def _geometric(first: int, last: int) -> set[int]:
+    """Whole numbers from first to last, four to each doubling where there are as many."""
+    count = int(math.log2(last / first) * _PER_OCTAVE) + 1 if 0 < first <= last else 0
+    return {round(first * 2 ** (step / _PER_OCTAVE)) for step in range(count)}
+
+
+def _likable(size: int) -> int:
+    """The largest number up to ``size`` that is 4, 5, 6 or 7 times a power of two, or itself below 8."""
+    shift = max(size.bit_length() - 3, 0)
+    return size >> shift << shift
+
+
+def _sorted(found: Iterable[tuple[int, int, int]]) -> Candidates:
+    ordered = sorted(found, key=lambda layout: (layout[0], layout[2], -layout[1]))
+    return Candidates(*(np.array(column) for column in zip(*ordered, strict=True)))
