@@ -11,6 +11,7 @@ from swell.policies.combinators import AtEpochEnds, Clamp, Dwell, Hysteresis, Ro
 from swell.policies.decision import checked_batch, is_finished
 from swell.policies.fixed import Fixed
 from swell.policies.given import UserPolicy, as_policy
+from swell.policies.goodput import Goodput
 from swell.policies.noise_scale import NoiseScale
 from swell.policies.norm_test import NormTest
 from swell.policies.ramp import Ramp
@@ -20,6 +21,7 @@ from swell.policies.trace import Trace
 
 POLICIES: dict[str, type] = {
     "fixed": Fixed,
+    "goodput": Goodput,
     "noise_scale": NoiseScale,
     "norm_test": NormTest,
     "ramp": Ramp,
@@ -43,6 +45,7 @@ __all__ = [
     "Clamp",
     "Dwell",
     "Fixed",
+    "Goodput",
     "Hysteresis",
     "NoiseScale",
     "NormTest",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from swell.core.events import BatchChanged, Event
 from swell.core.protocols import Policy
-from swell.core.types import Moments, NoiseEstimate, Observation, StepTimes
+from swell.core.types import Moments, NoiseEstimate, Observation, StepSummary, StepTimes
 from swell.errors import ConfigError
 from swell.policies.decision import checked_batch
 
@@ -57,6 +57,8 @@ def observation_from_dict(fields: Mapping[str, Any]) -> Observation:
             plain["noise"] = NoiseEstimate(**noise)
         if plain.get("times") is not None:
             plain["times"] = StepTimes(**_known(StepTimes, plain["times"]))
+        if "profile" in plain:
+            plain["profile"] = tuple(StepSummary(**_known(StepSummary, summary)) for summary in plain["profile"])
         if "capacity" in plain:
             plain["capacity"] = tuple(plain["capacity"])
         return Observation(**plain)

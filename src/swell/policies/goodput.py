@@ -1,0 +1,255 @@
+"""The batch and the micro-batch that make most progress per second on the workers there are now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from swell.core.feasibility import MicroBounds, batch_at_least, batch_at_most, batch_bounds
+from swell.core.goodput import Candidates, best, candidates, goodput, layouts, speedup
+from swell.core.throughput import Fit, Prediction, fit
+from swell.core.types import Decision, Layout, Observation, StepSummary
+from swell.errors import ConfigError
+from swell.policies.arguments import as_whole, assign, number, samples
+from swell.policies.goodput_reasons import Choice, decision
+
+_DWELL = 8  # steps at one batch before the next change, unless the user says otherwise
+_PATIENCE = 4  # after so many dwells, half of the hysteresis will do
+_GROWTH_AUTO, _GROWTH = 2, 4  # how far beyond the largest micro-batch that was measured the next may reach
+_APART = 1.5  # two micro-batches whose sizes differ by less tell little of what a sample costs
+_HORIZON = 1000  # base steps a run of unknown length is taken to have
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    r"""The batch, and its layout, with the highest goodput between ``base`` and ``max``.
+
+    .. math:: \mathrm{goodput}(B) = \frac{B}{T} \cdot \frac{\varphi + B_0}{\varphi + B}
+
+    Samples a second, by a law fitted to the steps measured so far (:mod:`swell.core.throughput`), times what a sample
+    is worth at that batch, by the gradient noise scale :math:`\varphi`. A larger batch uses the machine better and each
+    sample worse; the noise grows while the loss falls, so the batch does too.
+
+    ``base`` is the batch the learning rate was tuned for, ``max`` a hard limit. ``micro`` says what one replica may
+    hold at once: ``"auto"`` tries larger ones step by step, up to where memory runs out; ``(low, high)`` keeps to these
+    bounds; a number keeps to that one size (compiled models, batch norm); None sets no bound.
+
+    It acts only on a noise scale that is sure of itself (``NoiseEstimate.sure``) and stays where it is until then. A
+    change must promise ``hysteresis`` more goodput (half of that after a long stay), and ``dwell`` samples must have
+    passed since the last one (eight steps unless given); a change of the world is answered at once. During the first
+    ``explore`` of the run, it may lay the same batch out in other micro-batches for a few steps, to learn what a sample
+    costs. It does not go below ``base`` unless ``shrink``, nor ever down if ``monotone``.
+
+    The choice is a function of the observation alone, so a log can be replayed; ``explain`` gives its reasons.
+    Reference: Qiao et al., Pollux, OSDI 2021, section 4, https://arxiv.org/abs/2008.12260
+
+    >>> from swell.policies import Goodput
+    >>> Goodput(128, max=4096).micro
+    'auto'
+    """
+
+    base: int
+    _: KW_ONLY
+    max: int
+    micro: tuple[int, int] | int | Literal["auto"] | None = "auto"
+    hysteresis: float = 0.05
+    dwell: int | None = None
+    explore: float = 0.03
+    shrink: bool = False
+    monotone: bool = False
+
+    def __post_init__(self) -> None:
+        assign(self, base=samples(self.base, "base"), max=samples(self.max, "max"), micro=_micro(self.micro))
+        assign(self, hysteresis=number(self.hysteresis, "hysteresis", least=0))
+        assign(self, explore=number(self.explore, "explore", least=0))
+        if self.dwell is not None:
+            assign(self, dwell=samples(self.dwell, "dwell", least=0))
+        if self.base > self.max:
+            raise ConfigError(
+                f"max is {self.max}, below base = {self.base}; expected bounds that do not cross. "
+                f"Raise max to {self.base} or more."
+            )
+        if self.explore > 1:
+            raise ConfigError(f"explore is {self.explore}; expected a part of the run, 0 to 1. Give 0.03 for 3 %.")
+
+    def batch(self, seen: Observation) -> int:
+        return self._choose(seen).layout.global_batch
+
+    def layout(self, seen: Observation) -> Layout:
+        """The global batch of the next step with its largest micro-batch."""
+        return self._choose(seen).layout
+
+    def explain(self, seen: Observation) -> Decision:
+        """The same choice with its reasons and what was predicted for it."""
+        return decision(self._choose(seen), seen, base=self.base)
+
+    def speedup(self, seen: Observation, replicas: Iterable[int]) -> dict[int, float]:
+        """Goodput on other numbers of replicas relative to now, each at its best; 0 where no batch fits.
+
+        While the noise scale is not sure, the batch is taken to stay. Empty while no step was measured.
+        """
+        if not seen.profile:
+            return {}
+        sure = seen.noise is not None and seen.noise.sure
+        return speedup(
+            _fit(seen.profile),
+            replicas=replicas,
+            now=(seen.replicas, seen.nodes),
+            base=self.base,
+            max_batch=self.max if sure else max(seen.batch, self.base),
+            noise_scale=seen.noise.total.noise_scale if seen.noise is not None and sure else float("inf"),
+            micro=self._micro_bounds(seen),
+            shrink=self.shrink,
+        )
+
+    def _choose(self, seen: Observation) -> Choice:
+        micro = self._micro_bounds(seen)
+        held = self._held(seen, micro)
+        here = layouts(held, replicas=seen.replicas, micro=micro, capacity=seen.capacity)
+        standing = _find(here, seen.micro_batch) if held == seen.batch else None
+        stay = Choice(rule="start", layout=here.layout(standing or 0), standing=standing is not None)
+        if not seen.profile:
+            return stay
+        probe = self._probe(seen, here)
+        if probe is not None:
+            return stay._replace(rule="probe", layout=here.layout(probe))
+        noise_scale = seen.noise.total.noise_scale if seen.noise is not None and seen.noise.sure else None
+        forced = seen.resized or standing is None
+        if noise_scale is None:
+            rule, options = "unsure", here
+        elif not forced and self._dwelling(seen):
+            rule, options = "dwell", here
+        else:
+            rule, options = "weigh", self._options(seen, micro, held)
+        if len(options) == 1 and standing is not None:
+            return stay._replace(rule=rule)
+        return self._weigh(seen, stay._replace(rule=rule), here, standing, options, noise_scale)
+
+    def _weigh(
+        self,
+        seen: Observation,
+        stay: Choice,
+        here: Candidates,
+        standing: int | None,
+        options: Candidates,
+        noise_scale: float | None,
+    ) -> Choice:
+        """The best of the options, unless what stands is nearly as good."""
+        phi = float("inf") if noise_scale is None else noise_scale  # of one batch only the time differs
+        times = _times(seen.profile, seen.replicas, seen.nodes, options)
+        top = best(options, times.step_s, base=self.base, noise_scale=phi)
+        value = float(goodput(options.global_batch[top], times.step_s[top], self.base, phi))
+        found = stay._replace(
+            layout=options.layout(top),
+            step_s=float(times.step_s[top]),
+            error=float(times.error[top]),
+            goodput=value,
+            noise_scale=noise_scale,
+        )
+        if standing is None:
+            return found
+        now = _times(seen.profile, seen.replicas, seen.nodes, here)
+        current = float(goodput(here.global_batch[standing], now.step_s[standing], self.base, phi))
+        needed = 0.0 if seen.resized else self._needed(seen)
+        found = found._replace(
+            current_step_s=float(now.step_s[standing]), current_goodput=current, needed=needed, moved=True
+        )
+        if value > current * (1 + needed):
+            return found
+        return found._replace(layout=here.layout(standing), promised=found.layout, moved=False)
+
+    def _micro_bounds(self, seen: Observation) -> tuple[int, int]:
+        """The smallest and largest micro-batch that may be used in this step."""
+        low, high = self.micro if isinstance(self.micro, tuple) else (1, self.max)
+        fixed = low == high
+        if seen.profile and not fixed:
+            measured = max(point.micro_batch for point in seen.profile)
+            high = min(high, max(low, measured * (_GROWTH_AUTO if self.micro == "auto" else _GROWTH)))
+        if seen.max_micro is not None:  # memory comes first; below it, the user's lower bound gives way
+            high = min(high, max(seen.max_micro, 1))
+        return min(low, high), high
+
+    def _held(self, seen: Observation, micro: tuple[int, int]) -> int:
+        """The batch that stands, or the nearest to it that fits this world."""
+        low, high = micro
+        first, last = batch_bounds(
+            seen.replicas, min_batch=1 if self.shrink else self.base, max_batch=self.max, min_micro=low, max_micro=high
+        )
+        wanted = min(max(seen.batch, first), last)
+        bounds = MicroBounds(low, high)
+        below = batch_at_most(wanted, seen.replicas, bounds)
+        return below if below is not None and below >= first else batch_at_least(wanted, seen.replicas, bounds)
+
+    def _options(self, seen: Observation, micro: tuple[int, int], held: int) -> Candidates:
+        return candidates(
+            replicas=seen.replicas,
+            base=held if self.monotone else self.base,
+            max_batch=self.max,
+            micro=micro,
+            shrink=self.shrink and not self.monotone,
+            capacity=seen.capacity,
+        )
+
+    def _probe(self, seen: Observation, here: Candidates) -> int | None:
+        """Which layout of the batch that stands to try, while only one size of micro-batch was measured."""
+        horizon = seen.total_samples if seen.total_samples is not None else _HORIZON * self.base
+        if seen.samples >= self.explore * horizon:
+            return None
+        known = [point.micro_batch for point in seen.profile]
+        smallest, largest = min(known), max(known)
+        if largest >= _APART * smallest:
+            return None
+        sizes = here.micro_batch  # largest first: a larger one costs no time, a smaller one some
+        apart = (sizes >= _APART * largest) | (sizes * _APART <= smallest)
+        return int(np.argmax(apart)) if np.any(apart) else None
+
+    def _dwelling(self, seen: Observation) -> bool:
+        dwell = self.dwell if self.dwell is not None else _DWELL * seen.batch
+        since = seen.samples - seen.batch_since
+        if since < dwell:
+            return True
+        measured = any(
+            (point.replicas, point.nodes, point.micro_batch) == (seen.replicas, seen.nodes, seen.micro_batch)
+            and point.replicas * point.micro_batch * point.accumulation >= seen.batch
+            for point in seen.profile
+        )
+        return not measured and since < _PATIENCE * max(dwell, _DWELL * seen.batch)
+
+    def _needed(self, seen: Observation) -> float:
+        dwell = self.dwell if self.dwell is not None else _DWELL * seen.batch
+        return self.hysteresis / 2 if seen.samples - seen.batch_since >= _PATIENCE * dwell else self.hysteresis
+
+
+def _micro(value: object) -> tuple[int, int] | Literal["auto"] | None:
+    if value is None or (isinstance(value, str) and value == "auto"):
+        return value  # pyright: ignore[reportReturnType]
+    pair = (value, value) if as_whole(value) is not None else value
+    sizes = [as_whole(size) for size in pair] if isinstance(pair, (tuple, list)) else []
+    if len(sizes) == 2 and sizes[0] is not None and sizes[1] is not None and 1 <= sizes[0] <= sizes[1]:
+        return sizes[0], sizes[1]
+    raise ConfigError(
+        f"micro is {value!r}; expected bounds (low, high) in samples with 1 <= low <= high, one size, 'auto' or None. "
+        "Give for example micro=(16, 256)."
+    )
+
+
+def _find(here: Candidates, micro_batch: int | None) -> int | None:
+    found = np.flatnonzero(here.micro_batch == (micro_batch or 0))
+    return int(found[0]) if len(found) else None
+
+
+# Both are functions of what was measured, which changes seldom: a step pays for a look into the cache.
+@lru_cache(maxsize=16)
+def _fit(profile: tuple[StepSummary, ...]) -> Fit:
+    return fit(profile)
+
+
+@lru_cache(maxsize=64)
+def _times(profile: tuple[StepSummary, ...], replicas: int, nodes: int, options: Candidates) -> Prediction:
+    return _fit(profile).predict(
+        replicas=replicas, nodes=nodes, micro_batch=options.micro_batch, accumulation=options.accumulation
+    )
