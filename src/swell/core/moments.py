@@ -53,9 +53,9 @@ def consecutive_differences(previous_square: float, square: float, dot: float, *
     ``previous_square`` is ``|a|^2``, ``square`` is ``|b|^2``, ``dot`` is ``a . b``. It is :func:`estimate` with the
     two steps for small batches, and **biased**, because the optimizer moved in between: with learning rate ``lr`` and
     Hessian ``H`` the signal comes out too small by about ``lr tr(H Sigma) / B`` (it may turn negative) and the noise
-    too large by ``B |G_b - G_a|^2 / 2``. Both push the gain up. Splitting one step in two every now and then has no
-    bias and needs no copy of a gradient: prefer it. Use each gradient in one pair only; overlapping pairs are not
-    independent and make the interval of a ``MomentAverage`` too narrow.
+    too large by about ``lr tr(H Sigma) + B |G_b - G_a|^2 / 2``. Both push the gain up. Splitting one step in two every
+    now and then has no bias and needs no copy of a gradient: prefer it. Use each gradient in one pair only;
+    overlapping pairs are not independent and make the interval of a ``MomentAverage`` too narrow.
 
     Reference: Qiao et al. 2021 (Pollux), https://arxiv.org/abs/2008.12260, the differenced estimator of its agent.
 

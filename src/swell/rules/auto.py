@@ -171,8 +171,8 @@ def suits(rule: Rule, optimizer_name: str) -> str | None:
         )
     if keeps_decay and not known.direct_decay and not known.own_step:
         return (
-            f"KeepDecayTime is for weight decay that reaches the weights as lr * decay; that of {optimizer_name} passes "
-            f"through its second moment (unless it was built with decoupled_weight_decay=True). Use {inner} alone."
+            f"KeepDecayTime is for weight decay that reaches the weights as lr * decay; that of {optimizer_name} "
+            f"passes through its second moment (unless built with decoupled_weight_decay=True). Use {inner} alone."
         )
     return None
 

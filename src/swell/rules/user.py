@@ -41,7 +41,8 @@ class UserRule:
             return float(given)
         except (TypeError, ValueError):
             raise ConfigError(
-                f"{self} returned {given!r}; expected a number, the factor of the learning rate, or a Factors of swell.core.types."
+                f"{self} returned {given!r}; expected a number, the factor of the learning rate, or a Factors "
+                "(from swell.core.types)."
             ) from None
 
     def __str__(self) -> str:
