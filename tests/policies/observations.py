@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from swell.core.types import Moments, NoiseEstimate, Observation, StepTimes
+from swell.core.types import Moments, NoiseEstimate, Observation, StepSummary, StepTimes
 
 PLAIN = Observation(
     step=10,
@@ -37,6 +37,23 @@ def estimate(noise_scale: float, *, sure: bool = True) -> NoiseEstimate:
         groups=(Moments(signal=1.0, noise=noise_scale),),
         interval=(noise_scale / width, noise_scale * width),
         observations=100,
+    )
+
+
+def profiles() -> st.SearchStrategy[tuple[StepSummary, ...]]:
+    """What steps may have taken in a few configurations, each once."""
+    summary = st.builds(
+        StepSummary,
+        replicas=st.integers(1, 64),
+        nodes=st.integers(1, 8),
+        micro_batch=st.integers(1, 512),
+        accumulation=st.integers(1, 16),
+        step_s=st.floats(1e-4, 10),
+        count=st.integers(3, 32),
+        sync_s=st.just(0.0) | st.floats(0, 1),
+    )
+    return st.lists(summary, max_size=4, unique_by=lambda s: (s.replicas, s.nodes, s.micro_batch, s.accumulation)).map(
+        tuple
     )
 
 
@@ -84,6 +101,10 @@ def observations(draw: st.DrawFn, **fixed: Any) -> Observation:
         "times": draw(st.none() | times),
         "resized": draw(st.booleans()),
         "feasible": draw(st.booleans()),
+        "nodes": draw(st.integers(1, 8)),
+        "micro_batch": draw(st.none() | st.integers(1, 512)),
+        "max_micro": draw(st.none() | st.integers(1, 512)),
+        "profile": draw(st.just(()) | profiles()),
         "capacity": draw(st.just(()) | st.tuples(*[st.floats(0.1, 10)] * replicas)),
     }
     return Observation(**{**drawn, **fixed})

@@ -135,7 +135,6 @@ class Oddly:
         (Wordless(), 64, "expected a whole number, a policy"),
         (Oddly(), None, r"Oddly\.base is '64'"),
     ],
-    ids=str,
 )
 def test_what_is_no_policy_is_refused_with_what_would_be_one(thing, base, message):
     with pytest.raises(ConfigError, match=message):

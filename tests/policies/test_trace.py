@@ -171,7 +171,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         (iter([64]), "list_iterator"),
         (b"64", "of type bytes"),
     ],
-    ids=repr,
 )
 def test_a_source_that_is_no_list_of_sizes_is_refused(source, message):
     with pytest.raises(TraceError, match=message):
