@@ -93,7 +93,7 @@ def test_a_loss_that_is_not_finite_raises_and_the_step_is_not_committed() -> Non
             job.backward(mean_loss(model, x, y) * math.nan)
             job.step()
     assert job.samples == 0
-    assert all(torch.equal(p, w) for p, w in zip(model.parameters(), weights))
+    assert all(torch.equal(p, w) for p, w in zip(model.parameters(), weights, strict=True))
     assert finish(job, model, loader) == list(range(16))
 
 
@@ -118,7 +118,7 @@ def test_a_loss_that_is_not_finite_can_be_skipped_and_is_said() -> None:
 
 def test_step_without_backward_is_refused() -> None:
     job, model, loader = job_with_model()
-    with pytest.raises(LoopError, match="without job.backward"):
+    with pytest.raises(LoopError, match=r"without job\.backward"):
         for _ in loader:
             job.step()
     assert finish(job, model, loader) == list(range(16))

@@ -118,7 +118,7 @@ def test_muon_beside_adamw_as_two_optimizers_of_one_job() -> None:
         for x, y, _ in loader:
             job.backward(mean_loss(model, x, y))
             assert job.step()
-    assert all((p != q).any() for p, q in zip(model.parameters(), before))
+    assert all((p != q).any() for p, q in zip(model.parameters(), before, strict=True))
     assert job.samples == 32
 
 

@@ -1,4 +1,4 @@
-"""Loops beyond the plain one: token weights, several losses, several optimizers, closures, mixed precision, clipping."""
+"""Loops beyond the plain one: token weights, several losses or optimizers, closures, mixed precision, clipping."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_weights_on_some_micro_batches_only_are_refused() -> None:
     job = swell.Job(batch=4, micro=2)
     model = make_model()
     job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(swell.errors.ConfigError, match="to every job.backward call"):
+    with pytest.raises(swell.errors.ConfigError, match=r"to every job\.backward call"):
         for number, (x, y, _) in enumerate(job.loader(Points(8))):
             job.backward(mean_loss(model, x, y), weight=3.0 if number == 0 else None)
             job.step()
@@ -350,4 +350,7 @@ def test_statistics_are_taken_before_clipping_and_the_optimizer_sees_the_clipped
     assert noise == noise_clipped
     for a, b in zip(whole, clipped, strict=True):
         assert torch.cat([g.flatten() for g in b]).norm() == pytest.approx(1e-3, rel=1e-4)
-        assert largest_relative_error([g / 1e-3 for g in b], [g / torch.cat([h.flatten() for h in a]).norm() for g in a]) < 1e-3
+        assert (
+            largest_relative_error([g / 1e-3 for g in b], [g / torch.cat([h.flatten() for h in a]).norm() for g in a])
+            < 1e-3
+        )

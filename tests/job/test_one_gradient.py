@@ -64,9 +64,7 @@ def train_in_a_world(collective: Any, n: int, batches: list[int], micro: int) ->
     ("world", "n", "batches", "micro"),
     [(1, 40, [8, 5], 3), (2, 41, [7, 12, 9], 4), (3, 50, [10, 11, 16], 3), (5, 53, [12, 17, 9], 2)],
 )
-def test_the_number_of_workers_does_not_change_the_gradient(
-    world: int, n: int, batches: list[int], micro: int
-) -> None:
+def test_the_number_of_workers_does_not_change_the_gradient(world: int, n: int, batches: list[int], micro: int) -> None:
     replicas = run_workers(world, train_in_a_world, n, batches, micro)
     alone = train(
         Points(n), epochs=2, batch=varying(batches), base=max(batches), rule="constant", loading={"shuffle": True}

@@ -50,7 +50,7 @@ class Accumulator:
                 self.small_squares_preconditioned = _added(self.small_squares_preconditioned, squares, 1 / multiplier)
         fresh: list[tuple[Tensor, Tensor]] = []
         sums: list[Tensor] = []
-        for parameter, gradient in zip(parameters, gradients):
+        for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is None:
                 continue
             parameter.grad = None
@@ -65,7 +65,7 @@ class Accumulator:
                 sums.append(held)
                 fresh.append((parameter, gradient))
         if fresh:
-            torch._foreach_add_(sums, [gradient.to(s.dtype) for s, (_, gradient) in zip(sums, fresh)])
+            torch._foreach_add_(sums, [gradient.to(s.dtype) for s, (_, gradient) in zip(sums, fresh, strict=True)])
 
     def _squares(self, gradients: Sequence[Tensor | None]) -> Tensor:
         return squared_norms(gradients, self.groups, num_groups=len(self._optimizer.param_groups))
@@ -80,7 +80,7 @@ class Accumulator:
     def exchanged(self, codes: Sequence[str]) -> list[Tensor]:
         """The sums that replicas add up, the same list on each: zeros where only other replicas have a gradient."""
         tensors: list[Tensor] = []
-        for parameter, code in zip(self.parameters, codes):
+        for parameter, code in zip(self.parameters, codes, strict=True):
             if code == ABSENT:
                 continue
             held = self._sums.get(parameter)
@@ -97,7 +97,7 @@ class Accumulator:
 
     def release(self, codes: Sequence[str]) -> None:
         """Put the sums into ``.grad`` for the optimizer; a parameter that nobody used keeps none."""
-        for parameter, code in zip(self.parameters, codes):
+        for parameter, code in zip(self.parameters, codes, strict=True):
             held = self._sums.get(parameter)
             if held is None or code == ABSENT:
                 parameter.grad = None

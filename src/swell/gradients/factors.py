@@ -21,12 +21,12 @@ def scaled(optimizer: Optimizer, factors: Sequence[Factors], clock: BiasClock) -
     """
     before = [dict(group) for group in optimizer.param_groups]
     try:
-        for group, factor in zip(optimizer.param_groups, factors):
+        for group, factor in zip(optimizer.param_groups, factors, strict=True):
             _apply(group, factor)
         with clock.running(optimizer, [factor.beta_power for factor in factors]):
             yield
     finally:
-        for group, values in zip(optimizer.param_groups, before):
+        for group, values in zip(optimizer.param_groups, before, strict=True):
             for key in ("lr", "betas", "momentum", "eps", "weight_decay"):
                 if key in values:
                     group[key] = values[key]
@@ -62,7 +62,7 @@ class BiasClock:
             yield
             return
         shown: list[tuple[dict[str, Any], Any, float]] = []
-        for group, power in zip(optimizer.param_groups, powers):
+        for group, power in zip(optimizer.param_groups, powers, strict=True):
             if "betas" not in group:
                 continue
             for parameter in group["params"]:

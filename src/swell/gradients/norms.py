@@ -18,7 +18,7 @@ def squared_norms(gradients: Sequence[Tensor | None], groups: Sequence[int], *, 
     measured in float32. Nothing is copied and the host never waits.
     """
     by_kind: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[int]]] = defaultdict(lambda: ([], []))
-    for gradient, group in zip(gradients, groups):
+    for gradient, group in zip(gradients, groups, strict=True):
         if gradient is not None:
             dense = gradient.coalesce().values() if gradient.is_sparse else gradient
             tensors, owners = by_kind[dense.device, dense.dtype]

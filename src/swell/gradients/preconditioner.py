@@ -27,7 +27,7 @@ def precondition(
     """
     group_of = {p: group for group in optimizer.param_groups for p in group["params"]}
     result: list[Tensor | None] = []
-    for parameter, gradient in zip(parameters, gradients):
+    for parameter, gradient in zip(parameters, gradients, strict=True):
         state = optimizer.state.get(parameter, {})
         key = next((k for k in SECOND_MOMENTS if k in state), None)
         if gradient is None or key is None or gradient.is_sparse or float(state.get("step", 0)) < WARM_UP_STEPS:

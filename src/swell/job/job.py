@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -12,17 +13,21 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from swell.checkpoint.cadence import Cadence
 from swell.core.events import Event
 from swell.core.ledger import Ledger
-from swell.core.protocols import Collective, Policy, Rule, Sink
+from swell.core.protocols import Collective, Policy, Rule, Sink, Stateful
 from swell.core.types import NoiseEstimate, Plan
 from swell.data.evaluation import evaluation_loader
 from swell.data.feed import Feed
 from swell.data.orders import make_order
 from swell.errors import ConfigError, DataError, LoopError
+from swell.job.elasticity import Elasticity
+from swell.job.ending import Ending
+from swell.job.keeper import Keeper
 from swell.job.pace import Pace
 from swell.job.statistics import Statistics, as_statistics
-from swell.job.stepping import Stepping
+from swell.job.stepping import Stepping, describe
 from swell.job.trainee import Clip, Trainee
 from swell.job.training_loader import TrainingLoader
 from swell.job.vote import agree_on_text
@@ -32,6 +37,7 @@ from swell.loop.step import StepInProgress
 from swell.policies import as_policy
 from swell.rules import as_rule, auto, suits
 from swell.runtime import World, open_world
+from swell.runtime.notice import Notices
 from swell.telemetry import open_sinks
 
 Micro = int | tuple[int | None, int | None] | None
@@ -69,6 +75,9 @@ class Job:
         nonfinite: str = "raise",
         seed: int = 0,
         device: torch.device | str = "auto",
+        save: float | Cadence | None = 300.0,
+        keep: int = 3,
+        notices: Notices | bool = True,
         progress: bool | None = None,
         sinks: Sequence[Sink] = (),
         world: World | None = None,
@@ -87,22 +96,29 @@ class Job:
         )
         self.metrics = Metrics()
         self.run_dir = Path(run_dir) if run_dir is not None else None
-        self._sinks = open_sinks(self.run_dir if self.is_main else None, progress=progress and self.is_main, extra=sinks)
+        self._sinks = open_sinks(
+            self.run_dir if self.is_main else None, progress=progress and self.is_main, extra=sinks
+        )
         self._trainees: list[Trainee] = []
         self._loader: TrainingLoader | None = None
         self._statistics = as_statistics(statistics)
-        self._stepping = Stepping(self, nonfinite=nonfinite, statistics=self._statistics)
+        self._ending = Ending(self, nonfinite=nonfinite)
+        self._stepping = Stepping(self, self._ending, nonfinite=nonfinite, statistics=self._statistics)
         self._registered: dict[str, Any] = {}
         self._total_epochs: int | None = None
         self._target: float | None = None
-        agree_on_text(
-            self.collective,
-            "the job's settings",
-            f"batch={policy!r}\nbase={policy.base}\nrule={rule!r}\nmicro={micro!r}\nseed={seed!r}\nnonfinite={nonfinite}"
-            if not callable(batch) and not callable(rule)
-            else f"base={policy.base}\nmicro={micro!r}\nseed={seed!r}\nnonfinite={nonfinite}",
-            "Give every replica the same arguments to swell.Job.",
+        self._settings = f"base={policy.base}\nmicro={micro!r}\nseed={seed!r}\nnonfinite={nonfinite}"
+        if not self._world.elastic:
+            mend = "Give every replica the same arguments to swell.Job."
+            agree_on_text(self.collective, "the job's settings", self._settings, mend)
+        cadence = save if isinstance(save, Cadence) else Cadence(every_s=save)
+        self._keeper = Keeper(self, self.run_dir, cadence=cadence, keep=keep)
+        listens = (
+            Notices()
+            if notices is True and self.run_dir is not None and threading.current_thread() is threading.main_thread()
+            else notices or None
         )
+        self._elasticity = Elasticity(self, notices=listens if isinstance(listens, Notices) else None)
 
     # Where the run stands
 
@@ -159,17 +175,17 @@ class Job:
     @property
     def gain(self) -> float:
         """How many base steps the latest step was worth."""
-        return self._stepping.gain
+        return self._ending.gain
 
     @property
     def lr_factors(self) -> tuple[float, ...]:
         """What the learning rate of each parameter group was multiplied by in the latest step."""
-        return tuple(factor.lr for factor in self._stepping.factors)
+        return tuple(factor.lr for factor in self._ending.factors)
 
     @property
     def ema_power(self) -> float:
         """The exponent for a model average's decay in the latest step: use ``decay ** job.ema_power``."""
-        return self._stepping.factors[0].ema_power if self._stepping.factors else 1.0
+        return self._ending.factors[0].ema_power if self._ending.factors else 1.0
 
     # What the user hands over
 
@@ -187,7 +203,7 @@ class Job:
 
         Replicas start from rank 0's weights. ``scheduler`` is stepped once per base step of progress
         (``schedule="progress"``), once an epoch (``"epoch"``), or by you (``"manual"``). ``scaler`` is a
-        ``torch.amp.GradScaler`` for float16. Call it once for each optimizer; ``rule`` overrides the job's for this one.
+        ``torch.amp.GradScaler`` for float16. Call it once for each optimizer; ``rule`` overrides the job's for it.
         """
         if isinstance(model, nn.parallel.DistributedDataParallel):
             model = model.module  # the job exchanges gradients itself; two exchanges would count them twice
@@ -235,7 +251,8 @@ class Job:
         length = len(orders(0))
         if length == 0:
             raise DataError("the data set is empty: there is nothing to train on. Pass one with at least one sample.")
-        agree_on_text(self.collective, "the data set", f"length {length}", "Give every replica the same data set.")
+        if not self._world.elastic:
+            agree_on_text(self.collective, "the data set", f"length {length}", "Give every replica the same data set.")
         ledger = Ledger(lambda epoch: len(orders(epoch)), seed=self._seed, drop_last=drop_last)
         self._drops_last = drop_last
         self._loader = TrainingLoader(self, Feed(dataset, orders, **loading), ledger)
@@ -255,9 +272,11 @@ class Job:
     def epochs(self, count: int) -> Iterator[int]:
         """Go through the data ``count`` times; yields the number of each epoch that is not done yet."""
         self._total_epochs = count
+        self._elasticity.join()
         while self._ledger.epoch < count:
             yield self._ledger.epoch
-            self._stepping.end_epoch(self._ledger)
+            self._ending.end_epoch(self._ledger, complete=self._stepping.complete)
+        self._finish()
 
     def until(self, *, steps: float | None = None, epochs: float | None = None) -> Iterator[int]:
         """Go on, pass after pass, until the accumulated gain reaches ``steps`` base steps, or ``epochs`` worth of them.
@@ -268,9 +287,11 @@ class Job:
         if (steps is None) == (epochs is None):
             raise ConfigError("job.until takes either steps= or epochs=, one of them. For example until(steps=10_000).")
         self._target = steps if steps is not None else (epochs or 0) * self._ledger.length / self._pace.base
+        self._elasticity.join()
         while self.progress < self._target:
             yield self._ledger.epoch
-            self._stepping.end_epoch(self._ledger)
+            self._ending.end_epoch(self._ledger, complete=self._stepping.complete)
+        self._finish()
 
     def backward(
         self, loss: Tensor, *, weight: float | Tensor | None = None, optimizer: Optimizer | None = None, **options: Any
@@ -298,6 +319,21 @@ class Job:
         """
         return self._stepping.step(closure, inputs, self._selected(optimizer), clip)
 
+    def register(self, name: str, thing: Stateful) -> None:
+        """Put anything with ``state_dict`` and ``load_state_dict`` into the checkpoints: a model average, a sampler."""
+        if not isinstance(thing, Stateful):
+            raise ConfigError(
+                f"job.register({name!r}) was given a {type(thing).__name__}; expected something with state_dict() and "
+                f"load_state_dict(state)."
+            )
+        if name in self._registered:
+            raise ConfigError(f"something is registered as {name!r} already. Choose another name.")
+        self._registered[name] = thing
+
+    def save(self, name: str | None = None) -> None:
+        """Save a checkpoint now and wait for it; one with a ``name`` is kept for good. Every replica calls it."""
+        self._keeper.save(name=name, wait=True)
+
     def redo(self) -> None:
         """Give up the step under way on all replicas; its samples come again. For use after an exception."""
         self._stepping.spoil("job.redo was called")
@@ -308,6 +344,7 @@ class Job:
             trainee.drain()
         if self._loader is not None:
             self._loader.close()
+        self._keeper.close()
         self._sinks.close()
         self._world.close()
 
@@ -353,8 +390,22 @@ class Job:
     def _end_step(self, step: StepInProgress) -> None:
         self._stepping.end(step, self._ledger)
 
+    def _finish(self) -> None:
+        """The loop is over: nothing more will change, so save it as it is."""
+        self._keeper.save(wait=True)
+        self._elasticity.leave()
+
+    def _place(self) -> int:
+        """How far this replica is, to tell the most advanced from those who must catch up; newcomers are at -1."""
+        return self.steps if self.steps else -1
+
+    def _described(self) -> str:
+        models = "\n".join(describe(trainee) for trainee in self._trainees)
+        return f"{self._settings}\nlength {self._ledger.length}\n{models}"
+
     def _enter_loop(self) -> None:
         self._selected(None)
+        self._elasticity.join()
         self._stepping.enter()
 
     def _leave_loop(self) -> None:

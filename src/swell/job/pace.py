@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from swell.core.planning import plan, plan_remainder
-from swell.core.protocols import Policy
 from swell.core.profile import Profile
+from swell.core.protocols import Policy
 from swell.core.types import Layout, NoiseEstimate, Observation, Plan, StepTimes
 from swell.errors import ConfigError, PlanError
 from swell.policies import checked_batch
@@ -68,8 +68,9 @@ class Pace:
         """The next global batch; a policy that also lays steps out is asked for that."""
         layout = getattr(self.policy, "layout", None)
         if layout is not None:
-            self._layout = layout(seen)
-            return self._layout.global_batch
+            chosen: Layout = layout(seen)
+            self._layout = chosen
+            return chosen.global_batch
         return checked_batch(self.policy, seen)
 
     def lay_out(self, batch: int, count: int, *, replicas: int, split: bool) -> Plan:

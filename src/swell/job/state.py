@@ -21,7 +21,7 @@ def capture(job: Job) -> dict[str, Any]:
     return {
         "ledger": job._ledger.state_dict(),
         "pace": job._pace.state_dict(),
-        "stepping": job._stepping.state_dict(),
+        "ending": job._ending.state_dict(),
         "metrics": job.metrics.state_dict(),
         "trainees": [_capture_trainee(trainee) for trainee in job._trainees],
         "registered": {name: thing.state_dict() for name, thing in job._registered.items()},
@@ -37,9 +37,9 @@ def restore(job: Job, state: Mapping[str, Any]) -> None:
         )
     job._ledger.load_state_dict(state["ledger"])
     job._pace.load_state_dict(state["pace"])
-    job._stepping.load_state_dict(state["stepping"])
+    job._ending.load_state_dict(state["ending"])
     job.metrics.load_state_dict(state["metrics"])
-    for trainee, saved in zip(job._trainees, state["trainees"]):
+    for trainee, saved in zip(job._trainees, state["trainees"], strict=True):
         _restore_trainee(trainee, saved)
     for name, saved in state["registered"].items():
         if name in job._registered:
@@ -68,7 +68,7 @@ def _restore_trainee(trainee: Trainee, saved: Mapping[str, Any]) -> None:
     trainee.clear()
     trainee.model.load_state_dict(saved["model"])
     trainee.optimizer.load_state_dict(saved["optimizer"])
-    for group, values in zip(trainee.optimizer.param_groups, saved["groups"]):
+    for group, values in zip(trainee.optimizer.param_groups, saved["groups"], strict=True):
         group.update(values)
     if trainee.schedule is not None and saved["schedule"] is not None:
         trainee.schedule.load_state_dict(saved["schedule"])

@@ -23,7 +23,6 @@ class Statistics:
         whole_number(self.split_every, name="split_every")
 
 
-
 def as_statistics(given: bool | int | Statistics) -> Statistics | None:
     """``True`` measures every step, a number every so many, ``False`` never."""
     if given is True:

@@ -2,49 +2,41 @@
 
 from __future__ import annotations
 
-import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from swell.core.events import BatchChanged, EpochEnded, StepSkipped
 from swell.core.ledger import Ledger
-from swell.core.types import Factors, Observation, Plan
-from swell.errors import ConfigError, DataError, LoopError, LossError
-from swell.job.records import StepRecord
+from swell.core.types import Observation, Plan
+from swell.errors import ConfigError, DataError, LoopError, LossError, WorldError
+from swell.job.ending import Ending
 from swell.job.statistics import Statistics
 from swell.job.trainee import Clip, Trainee
 from swell.job.update import Outcome, Position, Updater
 from swell.job.vote import agree_on_text
-from swell.loop import metrics as metrics_module
 from swell.loop.step import StepInProgress
 
 if TYPE_CHECKING:
     from swell.job.job import Job
 
-MAX_OVERFLOWS = 100  # a gradient scaler that halves as often as this started from nothing sensible
-
 
 class Stepping:
     """The steps of one job; holds the one that is under way."""
 
-    def __init__(self, job: Job, *, nonfinite: str, statistics: Statistics | None) -> None:
+    def __init__(self, job: Job, ending: Ending, *, nonfinite: str, statistics: Statistics | None) -> None:
         self._job = job
-        self._nonfinite, self._statistics = nonfinite, statistics
-        self._updater = Updater(job.metrics, job.device, nonfinite=nonfinite, exact=bool(statistics and statistics.exact))
+        self._statistics = statistics
+        self._updater = Updater(
+            job.metrics, job.device, nonfinite=nonfinite, exact=bool(statistics and statistics.exact)
+        )
+        self._ending = ending
         self._current: StepInProgress | None = None
         self._batch = 0  # what the policy chose for the step under way, whole even where the epoch's end cuts it
-        self._seen: Observation | None = None
-        self._measured_at = 0  # samples at the last measured step
-        self._record: StepRecord | None = None
-        self._overflows = 0
+        self._seen: Observation
         self._looping = False
-        self._complete = False
-        self.factors: tuple[Factors, ...] = ()
-        self.gain = 1.0
+        self.complete = False  # whether the epoch's last sample was committed
 
     def adopt(self, trainee: Trainee, others: Sequence[Trainee]) -> None:
         """Check a newcomer against the other replicas and give it rank 0's weights."""
@@ -53,7 +45,7 @@ class Stepping:
         if any(other.optimizer is trainee.optimizer for other in others):
             raise ConfigError("this optimizer was given to job.wrap twice. Wrap each optimizer once.")
         collective = self._job.collective
-        if collective.size > 1:
+        if collective.size > 1 and not self._job._world.elastic:
             agree_on_text(
                 collective,
                 "the model",
@@ -72,13 +64,13 @@ class Stepping:
                 "the training loader is being iterated already. Finish or leave that loop first; two at once would "
                 "take turns with one set of samples."
             )
-        self._looping, self._complete = True, False
+        self._looping, self.complete = True, False
 
     def leave(self) -> None:
         """The user left the loader, at its end or before; a step under way is forgotten."""
         self._looping = False
         if self._current is not None and not self._current.ended:
-            self._forget()
+            self._ending.forget()
         self._current = None
 
     def begin(self, ledger: Ledger) -> StepInProgress | None:
@@ -96,7 +88,7 @@ class Stepping:
             )
         span = ledger.next_span(batch)
         if span is None:
-            self._complete = True
+            self.complete = True
             return None
         self._batch, self._seen = batch, seen
         plan, measured = self._lay_out(batch, span[1] - span[0])
@@ -154,7 +146,11 @@ class Stepping:
         step.backwards += 1
 
     def step(
-        self, closure: Callable[..., Any] | None, inputs: tuple[Any, ...], trainees: Sequence[Trainee], clip: Clip | None
+        self,
+        closure: Callable[..., Any] | None,
+        inputs: tuple[Any, ...],
+        trainees: Sequence[Trainee],
+        clip: Clip | None,
     ) -> bool:
         """Finish the micro-batch for these trainees; update where it was the last."""
         step = self._step_for("step")
@@ -168,7 +164,7 @@ class Stepping:
             number = self._number(trainee)
             if number in step.taken:
                 raise LoopError(
-                    "job.step was called twice for one batch and optimizer. Call it once for each batch the loader yields."
+                    "job.step was called twice for one batch and optimizer. Call it once for each batch."
                 )
             if step.backwards > 0:
                 self._take(step, trainee, step.index)
@@ -187,19 +183,26 @@ class Stepping:
         )
 
     def _update(self, step: StepInProgress, trainee: Trainee, clip: Clip | None) -> bool:
+        try:
+            return self._update_together(step, trainee, clip)
+        except WorldError as error:
+            self._ending.abandon(step, str(error), redone=True)
+            self._job._elasticity.recover(error)
+            return False
+
+    def _update_together(self, step: StepInProgress, trainee: Trainee, clip: Clip | None) -> bool:
         job, number = self._job, self._number(trainee)
         ledger = job._ledger
-        votes = self._updater.vote(job.collective, step, trainee, number, (False, job._world.pending()))
+        votes = self._updater.vote(job.collective, step, trainee, number, self._flags())
         if any(vote.failed for vote in votes):
-            self._abandon(step, "a replica could not compute its share", redone=True)
+            self._ending.abandon(step, "a replica could not compute its share", redone=True)
             return False
         position = Position(
             scale=step.plan.global_batch / job._pace.base,
             progress=job._pace.progress,
             samples=ledger.samples,
-            samples_between=ledger.samples - self._measured_at + step.plan.global_batch,
+            samples_between=ledger.samples - self._ending.measured_at + step.plan.global_batch,
         )
-        self._record = self._record or StepRecord(job._emit, nonfinite=self._nonfinite)
         closures = step.closures.get(number)
         alone = len(job._trainees) == 1
         outcome = self._updater.run(
@@ -211,17 +214,17 @@ class Stepping:
             with_metrics=alone,
             clip=clip,
             closure=None if closures is None else lambda: self._evaluate(step, trainee, votes),
-            report=self._record.set_loss if number == 0 else lambda loss: None,
+            report=self._ending.record().set_loss if number == 0 else lambda loss: None,
         )
         trainee.clear()
         if not outcome.stepped:
-            self._not_stepped(step, outcome, ledger)
+            self._ending.not_stepped(step, outcome, ledger)
             return False
         step.stepped.add(number)
         if number == 0:
-            self.factors, self.gain = outcome.factors, outcome.gain
+            self._ending.factors, self._ending.gain = outcome.factors, outcome.gain
         if len(step.stepped) == len(job._trainees):
-            self._commit(step, ledger, outcome)
+            self._ending.commit(step, ledger, outcome, batch=self._batch, seen=self._seen)
         return True
 
     def _evaluate(self, step: StepInProgress, trainee: Trainee, votes: list[Any]) -> Tensor:
@@ -243,130 +246,34 @@ class Stepping:
         if step.ended:
             return
         if step.spoiled is not None:
-            self._updater.vote(self._job.collective, step, None, 0, (False, self._job._world.pending()))
-            self._abandon(step, step.spoiled, redone=True)
+            self._give_up_together(step)
         elif not step.mine:
             for trainee in self._job._trainees:
                 if not step.ended:
                     self._update(step, trainee, None)
         elif step.stepped:  # several optimizers, and the user let some of them rest
-            self._commit(step, ledger, Outcome(stepped=True, factors=self.factors, gain=self.gain))
+            done = Outcome(stepped=True, factors=self._ending.factors, gain=self._ending.gain)
+            self._ending.commit(step, ledger, done, batch=self._batch, seen=self._seen)
+
+    def _give_up_together(self, step: StepInProgress) -> None:
+        reason = step.spoiled or "unknown"
+        try:
+            self._updater.vote(self._job.collective, step, None, 0, self._flags())
+        except WorldError as error:
+            self._ending.abandon(step, reason, redone=True)
+            self._job._elasticity.recover(error)
+            return
+        self._ending.abandon(step, reason, redone=True)
+
+    def _flags(self) -> tuple[bool, bool, bool]:
+        job = self._job
+        return job._elasticity.notice() is not None, job._world.pending(), job._keeper.due()
 
     def spoil(self, reason: str) -> None:
         """Mark the step under way as not to be finished."""
         if self._current is None or self._current.ended:
             raise LoopError("job.redo was called with no step under way. Call it inside the training loop.")
         self._current.spoiled = reason
-
-    # How a step ends
-
-    def _commit(self, step: StepInProgress, ledger: Ledger, outcome: Outcome) -> None:
-        job, pace = self._job, self._job._pace
-        if len(job._trainees) > 1:
-            metrics_module.exchange(job.metrics, job.collective, job.device)
-        else:
-            job.metrics.commit()
-        before = ledger.samples
-        ledger.commit(step.stop)
-        step.ended, self._overflows = True, 0
-        if step.measured:
-            self._measured_at = ledger.samples
-        if self._batch != pace.batch and self._seen is not None:
-            seen = dataclasses.asdict(self._seen)
-            job._emit(
-                BatchChanged(
-                    time=time.time(), step=pace.step, before=pace.batch, after=self._batch, policy=repr(pace.policy), seen=seen
-                )
-            )
-        step_s = time.perf_counter() - step.began_s
-        pace.committed(
-            step.plan, batch=self._batch, samples=before, gain=outcome.gain, step_s=step_s, nodes=job._world.nodes
-        )
-        target = job._target
-        for trainee in job._trainees:
-            if trainee.schedule is not None:
-                trainee.schedule.advance(pace.progress if target is None else min(pace.progress, target))
-        self._report(step, ledger, outcome, step_s)
-
-    def _report(self, step: StepInProgress, ledger: Ledger, outcome: Outcome, step_s: float) -> None:
-        pace, record, self._record = self._job._pace, self._record, None
-        noise = self._job.noise
-        groups = self._job._trainees[0].optimizer.param_groups
-        if record is not None:
-            record.set_committed(
-                step=pace.step,
-                epoch=ledger.epoch,
-                samples=ledger.samples,
-                global_batch=step.plan.global_batch,
-                replicas=step.plan.replicas,
-                micro_batch=step.plan.micro_batch,
-                accumulation=step.plan.accumulation,
-                lr=tuple(float(group["lr"]) for group in groups),
-                lr_factor=tuple(factor.lr for factor in self.factors),
-                gain=self.gain,
-                progress=pace.progress,
-                step_s=step_s,
-                signal=None if noise is None else noise.total.signal,
-                noise=None if noise is None else noise.total.noise,
-                noise_scale=None if noise is None else noise.total.noise_scale,
-            )
-
-    def _not_stepped(self, step: StepInProgress, outcome: Outcome, ledger: Ledger) -> None:
-        if outcome.redo:
-            self._overflows += 1
-            if self._overflows > MAX_OVERFLOWS:
-                raise LossError(
-                    f"the gradient scaler found an overflow {self._overflows} times in a row at the same samples. "
-                    f"Look at the loss there, lower the learning rate, or use bfloat16."
-                )
-        else:
-            ledger.commit(step.stop)
-        self._abandon(step, outcome.reason, redone=outcome.redo)
-
-    def _abandon(self, step: StepInProgress, reason: str, *, redone: bool) -> None:
-        step.ended = True
-        self._forget()
-        self._job._emit(
-            StepSkipped(
-                time=time.time(),
-                step=self._job._pace.step,
-                reason=reason,
-                samples=step.plan.global_batch,
-                redone=redone,
-            )
-        )
-
-    def _forget(self) -> None:
-        self._record = None
-        self._job.metrics.drop()
-        for trainee in self._job._trainees:
-            trainee.clear()
-
-    def end_epoch(self, ledger: Ledger) -> None:
-        """The body of an epoch is done: schedules move, the ledger turns the page."""
-        for trainee in self._job._trainees:
-            trainee.drain()
-            if trainee.schedule is not None:
-                trainee.schedule.end_epoch()
-        self._job._emit(
-            EpochEnded(
-                time=time.time(),
-                epoch=ledger.epoch,
-                samples=ledger.cursor,
-                complete=self._complete,
-                metrics=self._job.metrics.results(reset=False),
-            )
-        )
-        ledger.next_epoch()
-        self._complete = False
-
-    def state_dict(self) -> dict[str, int]:
-        """Where the last measured step stood."""
-        return {"measured_at": self._measured_at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from a saved state."""
-        self._measured_at = int(state["measured_at"])
 
     # Small questions
 

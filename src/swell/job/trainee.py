@@ -76,7 +76,7 @@ class Trainee:
     def exchange(
         self, collective: Collective, codes: str, *, share: float, measured: bool, extras: Sequence[Tensor]
     ) -> Tensor:
-        """Sum gradients over replicas into ``.grad``; returns the figures [loss, A by group, preconditioned A by group].
+        """Sum gradients over replicas into ``.grad``; returns the figures: loss, A by group, preconditioned A by group.
 
         ``share`` divides what explicit weights left to divide.
         """
@@ -137,11 +137,11 @@ class Trainee:
         loss, rest, groups = values[0], values[1:], belongs.num_groups
         channels = len(rest) // (2 * groups) if groups else 0
         if belongs.num_micro_batches > 1:
-            for channel, noise in zip(range(channels), (self.noise, self.preconditioned_noise)):
+            for channel, noise in zip(range(channels), (self.noise, self.preconditioned_noise), strict=False):
                 small = rest[channel * groups : (channel + 1) * groups]
                 big = rest[(channels + channel) * groups : (channels + channel + 1) * groups]
                 noise.update(
-                    list(zip(small, big)),
+                    list(zip(small, big, strict=True)),
                     count=belongs.num_micro_batches,
                     batch=belongs.batch,
                     samples_between=belongs.samples_between,
@@ -190,7 +190,7 @@ class Trainee:
 
     def merge_codes(self, all_codes: Sequence[str]) -> str:
         """Per parameter the widest kind any replica has."""
-        return "".join(max(kinds) for kinds in zip(*all_codes))
+        return "".join(max(kinds) for kinds in zip(*all_codes, strict=True))
 
     def regular(self, codes: str) -> bool:
         """Whether every gradient is there and dense."""

@@ -41,6 +41,7 @@ class Outcome:
     gain: float = 1.0
     noticed: bool = False
     pending: bool = False
+    due: bool = False
     slowest_s: float = 0.0
 
 
@@ -52,12 +53,17 @@ class Updater:
         self._nonfinite, self._exact = nonfinite, exact
 
     def vote(
-        self, collective: Collective, step: StepInProgress, trainee: Trainee | None, number: int, flags: tuple[bool, bool]
+        self,
+        collective: Collective,
+        step: StepInProgress,
+        trainee: Trainee | None,
+        number: int,
+        flags: tuple[bool, bool, bool],
     ) -> list[Vote]:
         """Tell the others how this replica fares, and hear how they do."""
         weighted = -1.0 if step.weighted is None else float(step.weighted)
         irregular = trainee is not None and not trainee.regular(trainee.codes())
-        noticed, pending = flags
+        noticed, pending, due = flags
         mine = Vote(
             trainee=number,
             start=step.start,
@@ -69,6 +75,7 @@ class Updater:
             layout=self._metrics.layout,
             noticed=noticed,
             pending=pending,
+            due=due,
             busy_s=time.perf_counter() - step.began_s,
         )
         return hold(collective, mine)
@@ -107,7 +114,7 @@ class Updater:
         factors = tuple(trainee.rule.factors(state) for state in groups)
         if not trainee.update(factors, clip, closure):
             return Outcome(stepped=False, reason="the gradient scaler found an overflow")
-        for original, summed in zip(originals, buffers):
+        for original, summed in zip(originals, buffers, strict=True):
             original.copy_(summed / collective.size)
         return Outcome(
             stepped=True,
@@ -115,6 +122,7 @@ class Updater:
             gain=trainee.rule.gain(total),
             noticed=any(vote.noticed for vote in votes),
             pending=any(vote.pending for vote in votes),
+            due=bool(votes[0].due),
             slowest_s=max(vote.busy_s for vote in votes),
         )
 

@@ -23,6 +23,7 @@ class Vote:
     layout: float  # of its pending metrics
     noticed: float  # 1 if somebody asked this replica to stop
     pending: float  # 1 if another world was announced
+    due: float  # 1 if a checkpoint is due by this replica's clock
     busy_s: float  # time from the step's beginning until now
 
 
@@ -62,7 +63,7 @@ def agree_on_text(collective: Collective, what: str, text: str, mend: str) -> No
 
 def _first_difference(one: str, other: str) -> tuple[str, str]:
     lines, others = one.split("\n"), other.split("\n")
-    for a, b in zip(lines, others):
+    for a, b in zip(lines, others, strict=False):
         if a != b:
             return a, b
     longer = lines if len(lines) > len(others) else others

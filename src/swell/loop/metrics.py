@@ -118,7 +118,9 @@ def agreed_names(metrics: Metrics, collective: Collective, layouts: list[int]) -
     """Every name any replica has pending; asks the others only where the layouts differ."""
     if len(set(layouts)) == 1:
         return metrics.names()
-    return sorted({name for text in collective.gather_text("\n".join(metrics.names())) for name in text.split("\n")} - {""})
+    return sorted(
+        {name for text in collective.gather_text("\n".join(metrics.names())) for name in text.split("\n")} - {""}
+    )
 
 
 def _scalar(name: str, value: Any) -> Tensor:

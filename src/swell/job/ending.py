@@ -1,0 +1,162 @@
+"""How a step ends: committed with its samples, done again, or passed over; and what waits for that moment."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from swell.core.events import BatchChanged, EpochEnded, StepSkipped
+from swell.core.ledger import Ledger
+from swell.core.types import Factors, Observation
+from swell.errors import LossError
+from swell.job.records import StepRecord
+from swell.job.update import Outcome
+from swell.loop.metrics import exchange
+from swell.loop.step import StepInProgress
+from swell.policies import observation_to_dict
+
+if TYPE_CHECKING:
+    from swell.job.job import Job
+
+MAX_OVERFLOWS = 100  # a gradient scaler that halves as often as this started from nothing sensible
+
+
+class Ending:
+    """Moves the ledger, the counts, the schedules and the log when a step is over; remembers the latest step."""
+
+    def __init__(self, job: Job, *, nonfinite: str) -> None:
+        self._job, self._nonfinite = job, nonfinite
+        self._record: StepRecord | None = None
+        self._overflows = 0
+        self.measured_at = 0  # samples at the last measured step
+        self.factors: tuple[Factors, ...] = ()
+        self.gain = 1.0
+
+    def record(self) -> StepRecord:
+        """The record of the step under way."""
+        self._record = self._record or StepRecord(self._job._emit, nonfinite=self._nonfinite)
+        return self._record
+
+    def commit(self, step: StepInProgress, ledger: Ledger, outcome: Outcome, *, batch: int, seen: Observation) -> None:
+        """Count the step's samples as done, together with the update they made."""
+        job, pace = self._job, self._job._pace
+        if len(job._trainees) > 1:
+            exchange(job.metrics, job.collective, job.device)
+        job.metrics.commit()
+        before = ledger.samples
+        ledger.commit(step.stop)
+        step.ended, self._overflows = True, 0
+        if step.measured:
+            self.measured_at = ledger.samples
+        if batch != pace.batch:
+            job._emit(
+                BatchChanged(
+                    time=time.time(),
+                    step=pace.step,
+                    before=pace.batch,
+                    after=batch,
+                    policy=repr(pace.policy),
+                    seen=observation_to_dict(seen),
+                )
+            )
+        step_s = time.perf_counter() - step.began_s
+        pace.committed(step.plan, batch=batch, samples=before, gain=outcome.gain, step_s=step_s, nodes=job._world.nodes)
+        target = job._target
+        for trainee in job._trainees:
+            if trainee.schedule is not None:
+                trainee.schedule.advance(pace.progress if target is None else min(pace.progress, target))
+        self._report(step, ledger, step_s)
+        self._after_commit(outcome)
+
+    def _after_commit(self, outcome: Outcome) -> None:
+        """What waits for the moment at which everything is consistent: saving, stopping, another world."""
+        job = self._job
+        job._keeper.poll()
+        if outcome.noticed:
+            job._elasticity.stop()
+        if outcome.due:
+            job._keeper.save()
+        if outcome.pending:
+            job._elasticity.reform("workers joined or left")
+
+    def _report(self, step: StepInProgress, ledger: Ledger, step_s: float) -> None:
+        pace, record, self._record = self._job._pace, self._record, None
+        noise = self._job.noise
+        groups = self._job._trainees[0].optimizer.param_groups
+        if record is not None:
+            record.set_committed(
+                step=pace.step,
+                epoch=ledger.epoch,
+                samples=ledger.samples,
+                global_batch=step.plan.global_batch,
+                replicas=step.plan.replicas,
+                micro_batch=step.plan.micro_batch,
+                accumulation=step.plan.accumulation,
+                lr=tuple(float(group["lr"]) for group in groups),
+                lr_factor=tuple(factor.lr for factor in self.factors),
+                gain=self.gain,
+                progress=pace.progress,
+                step_s=step_s,
+                signal=None if noise is None else noise.total.signal,
+                noise=None if noise is None else noise.total.noise,
+                noise_scale=None if noise is None else noise.total.noise_scale,
+            )
+
+    def not_stepped(self, step: StepInProgress, outcome: Outcome, ledger: Ledger) -> None:
+        """The update was not made: the samples come again, or are passed over."""
+        if outcome.redo:
+            self._overflows += 1
+            if self._overflows > MAX_OVERFLOWS:
+                raise LossError(
+                    f"the gradient scaler found an overflow {self._overflows} times in a row at the same samples. "
+                    f"Look at the loss there, lower the learning rate, or use bfloat16."
+                )
+        else:
+            ledger.commit(step.stop)
+        self.abandon(step, outcome.reason, redone=outcome.redo)
+
+    def abandon(self, step: StepInProgress, reason: str, *, redone: bool) -> None:
+        """End a step without an update, and say so."""
+        step.ended = True
+        self.forget()
+        self._job._emit(
+            StepSkipped(
+                time=time.time(),
+                step=self._job._pace.step,
+                reason=reason,
+                samples=step.plan.global_batch,
+                redone=redone,
+            )
+        )
+
+    def forget(self) -> None:
+        """Drop what the step under way left behind."""
+        self._record = None
+        self._job.metrics.drop()
+        for trainee in self._job._trainees:
+            trainee.clear()
+
+    def end_epoch(self, ledger: Ledger, *, complete: bool) -> None:
+        """The body of an epoch is done: schedules move, the ledger turns the page."""
+        for trainee in self._job._trainees:
+            trainee.drain()
+            if trainee.schedule is not None:
+                trainee.schedule.end_epoch()
+        self._job._emit(
+            EpochEnded(
+                time=time.time(),
+                epoch=ledger.epoch,
+                samples=ledger.cursor,
+                complete=complete,
+                metrics=self._job.metrics.results(reset=False),
+            )
+        )
+        ledger.next_epoch()
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the last measured step stood."""
+        return {"measured_at": self.measured_at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from a saved state."""
+        self.measured_at = int(state["measured_at"])

@@ -1,0 +1,122 @@
+"""Checkpoints of a job: when to save, what, and where to go on from."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from swell.checkpoint.cadence import Cadence, Mark
+from swell.checkpoint.rng import capture_rng, restore_rng
+from swell.checkpoint.saver import AsyncSaver, SaveReport
+from swell.checkpoint.store import Store
+from swell.checkpoint.transfer import pack, share_state, unpack
+from swell.core.events import Saved, Warned
+from swell.job import state as whole
+
+if TYPE_CHECKING:
+    from swell.job.job import Job
+
+
+class Keeper:
+    """Saves the whole state of a job and brings it back; without a run folder it does neither."""
+
+    def __init__(self, job: Job, run_dir: Path | None, *, cadence: Cadence, keep: int) -> None:
+        self._job, self._cadence = job, cadence
+        self._saver: AsyncSaver | None = None
+        if run_dir is not None:
+            store = Store(run_dir, keep=keep, on_warning=self._warn)
+            self._saver = AsyncSaver(store, on_saved=self._saved, on_warning=self._warn)
+        self._last = self._mark()
+
+    def due(self) -> bool:
+        """Whether this replica would save after the step under way; one replica's word is enough."""
+        return self._saver is not None and self._cadence.due(self._mark(), last=self._last)
+
+    def save(self, *, name: str | None = None, wait: bool = False) -> None:
+        """Save the state as of the last commit; every replica calls it, the first one writes.
+
+        With ``wait`` it returns when the checkpoint is on the disk and raises if it cannot be written; otherwise a save
+        that is still being written puts this one off.
+        """
+        self._last = self._mark()
+        if self._saver is None:
+            return
+        job = self._job
+        state = {**whole.capture(job), "rng": self._everybodys_rng()}
+        if not job.is_main:
+            return
+        about = {"samples": job.samples, "step": job.steps, "name": name, "world_size": job.replicas}
+        if wait:
+            self._saver.save(state, **about)
+        else:
+            self._saver.save_async(state, **about)
+
+    def resume(self) -> bool:
+        """Go on from the newest complete checkpoint, on however many replicas there are now; False without one."""
+        if self._saver is None:
+            return False
+        job = self._job
+        found = None
+        if job.is_main:
+            newest = self._saver.store.load_newest()
+            found = None if newest is None else newest[1]
+        there = job.collective.gather_numbers([float(found is not None)])[0][0] > 0
+        if not there:
+            return False
+        saved = share_state(found, collective=job.collective, source=0)
+        rngs = saved.pop("rng")
+        whole.restore(job, saved)
+        self.restore_rng(rngs)
+        self._last = self._mark()
+        return True
+
+    def restore_rng(self, rngs: list[Any] | None) -> None:
+        """This replica's own random numbers where its rank was there before; otherwise new ones, by rank and place."""
+        rank = self._job.rank
+        if rngs is not None and rank < len(rngs):
+            restore_rng(rngs[rank])
+        else:
+            torch.manual_seed(zlib.crc32(f"{self._job._seed} {self._job.samples} {rank}".encode()))
+
+    def poll(self) -> None:
+        """Tell of saves that have ended since."""
+        if self._saver is not None:
+            self._saver.poll()
+
+    def close(self) -> None:
+        """Finish what is being written."""
+        if self._saver is not None:
+            self._saver.close()
+
+    def _everybodys_rng(self) -> list[Any]:
+        text, tensors = pack(capture_rng(), device="cpu")
+        hexes = "\n".join([text, *(bytes(tensor.tolist()).hex() for tensor in tensors)])
+        return [self._unpacked(line) for line in self._job.collective.gather_text(hexes)]
+
+    @staticmethod
+    def _unpacked(lines: str) -> Any:
+        text, *hexes = lines.split("\n")
+        return unpack(text, [torch.frombuffer(bytearray.fromhex(h), dtype=torch.uint8) for h in hexes])
+
+    def _mark(self) -> Mark:
+        return Mark(time_s=time.monotonic(), samples=self._job.samples, step=self._job.steps)
+
+    def _saved(self, report: SaveReport) -> None:
+        manifest = report.found.manifest
+        self._job._emit(
+            Saved(
+                time=time.time(),
+                step=manifest.step,
+                samples=manifest.samples,
+                path=str(report.found.path),
+                held_s=report.held_s,
+                bytes=manifest.num_bytes,
+            )
+        )
+
+    def _warn(self, message: str) -> None:
+        self._job._emit(Warned(time=time.time(), message=message))
