@@ -34,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        return args.run(args)
+        status = args.run(args)
+        sys.stdout.flush()  # here, where a pipe that was closed is still ours to answer
+        return status
     except SwellError as error:
         print(f"swell {args.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
