@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
@@ -94,14 +95,14 @@ class Goodput:
         """
         if not seen.profile:
             return {}
-        sure = seen.noise is not None and seen.noise.sure
+        noise_scale = _sure_noise_scale(seen)
         return speedup(
             _fit(seen.profile),
             replicas=replicas,
             now=(seen.replicas, seen.nodes),
             base=self.base,
-            max_batch=self.max if sure else max(seen.batch, self.base),
-            noise_scale=seen.noise.total.noise_scale if seen.noise is not None and sure else float("inf"),
+            max_batch=self.max if noise_scale is not None else min(max(seen.batch, self.base), self.max),
+            noise_scale=math.inf if noise_scale is None else noise_scale,
             micro=self._micro_bounds(seen),
             shrink=self.shrink,
         )
@@ -117,7 +118,7 @@ class Goodput:
         probe = self._probe(seen, here)
         if probe is not None:
             return stay._replace(rule="probe", layout=here.layout(probe))
-        noise_scale = seen.noise.total.noise_scale if seen.noise is not None and seen.noise.sure else None
+        noise_scale = _sure_noise_scale(seen)
         forced = seen.resized or standing is None
         if noise_scale is None:
             rule, options = "unsure", here
@@ -139,7 +140,7 @@ class Goodput:
         noise_scale: float | None,
     ) -> Choice:
         """The best of the options, unless what stands is nearly as good."""
-        phi = float("inf") if noise_scale is None else noise_scale  # of one batch only the time differs
+        phi = math.inf if noise_scale is None else noise_scale  # of one batch only the time differs
         times = _times(seen.profile, seen.replicas, seen.nodes, options)
         top = best(options, times.step_s, base=self.base, noise_scale=phi)
         value = float(goodput(options.global_batch[top], times.step_s[top], self.base, phi))
@@ -235,6 +236,12 @@ def _micro(value: object) -> tuple[int, int] | Literal["auto"] | None:
         f"micro is {value!r}; expected bounds (low, high) in samples with 1 <= low <= high, one size, 'auto' or None. "
         "Give for example micro=(16, 256)."
     )
+
+
+def _sure_noise_scale(seen: Observation) -> float | None:
+    if seen.noise is None or not seen.noise.sure or not math.isfinite(seen.noise.total.noise_scale):
+        return None
+    return seen.noise.total.noise_scale
 
 
 def _find(here: Candidates, micro_batch: int | None) -> int | None:
