@@ -17,7 +17,7 @@ MARK = "__swell__"  # the key of a dict that spells out a value which torch's sa
 HELD = "dict, list, tuple, set, str, bytes, int, float, complex, bool, None, tensors, numpy arrays and numpy scalars"
 
 # Exact types: a subclass (an enum, a named tuple, a class of the user's) would come back as something else.
-_ATOMS = (type(None), bool, str, bytes, float, complex, torch.Size, torch.dtype, torch.device)
+_ATOMS = (type(None), bool, str, float, complex, torch.Size, torch.dtype, torch.device)
 _LARGEST_INT_BITS = 2000  # the safe loader reads integers of at most 255 bytes
 
 
@@ -47,11 +47,13 @@ def encode(value: Any, *, leaf: Leaf, where: str = "state") -> Any:
         return _encode_dict(value, leaf, where)
     if kind is set:
         return {_key(item, where) for item in value}
+    if kind is bytes:
+        return {MARK: "bytes", "data": leaf(where, _tensor_of_bytes(value))}
     if kind in (np.ndarray, np.memmap):
         data = leaf(where, _tensor_of_bytes(value.tobytes()))
         return {MARK: "array", "dtype": _describe(value.dtype, where), "shape": value.shape, "data": data}
     if isinstance(value, np.generic):
-        return {MARK: "scalar", "dtype": _describe(value.dtype, where), "data": value.tobytes()}
+        return {MARK: "scalar", "dtype": _describe(value.dtype, where), "hex": value.tobytes().hex()}
     raise CheckpointError(
         f"{where} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold: loading it would run "
         f"code. It holds {HELD}. Return one of these from state_dict(), for example dict(value) or value.item()."
@@ -115,12 +117,12 @@ def _encode_dict(value: Any, leaf: Leaf, where: str) -> Any:
 def _key(key: Any, where: str) -> Any:
     if type(key) is tuple:
         return tuple(_key(item, where) for item in key)
-    if type(key) not in (str, int, float, bool, bytes, type(None)) or (
+    if type(key) not in (str, int, float, bool, type(None)) or (
         type(key) is int and key.bit_length() > _LARGEST_INT_BITS
     ):
         raise CheckpointError(
             f"{where} has {key!r} of type {type(key).__name__} as a key or set member, expected str, int, float, bool, "
-            f"bytes, None or a tuple of these. Use str(key) or key.item()."
+            f"None or a tuple of these. Use str(key) or key.item()."
         )
     return key
 
@@ -139,23 +141,28 @@ def _tensor_of_bytes(data: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
 
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    return tensor.cpu().numpy().tobytes()
+
+
+def _array(data: bytes, described: Any, shape: tuple[int, ...]) -> np.ndarray:
+    dtype = np.lib.format.descr_to_dtype(described)
+    return np.ndarray(shape, dtype, buffer=bytearray(data)) if data else np.empty(shape, dtype)
+
+
 def _decode_marked(value: dict[str, Any]) -> Any:
     try:
         if value[MARK] == "int":
             return int(value["hex"], 16)
-        dtype = np.lib.format.descr_to_dtype(value["dtype"])
+        if value[MARK] == "bytes":
+            return _bytes_of(value["data"])
         if value[MARK] == "array":
-            data = value["data"].cpu().numpy().tobytes()
-            return (
-                np.ndarray(tuple(value["shape"]), dtype, buffer=bytearray(data))
-                if data
-                else np.empty(tuple(value["shape"]), dtype)
-            )
+            return _array(_bytes_of(value["data"]), value["dtype"], tuple(value["shape"]))
         if value[MARK] == "scalar":
-            return np.ndarray((), dtype, buffer=value["data"])[()] if value["data"] else np.zeros((), dtype)[()]
+            return _array(bytes.fromhex(value["hex"]), value["dtype"], ())[()]
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"a numpy value in the checkpoint cannot be read: {error}. The file is not ours."
+            f"a {value[MARK]!r} in the checkpoint cannot be read: {error}. swell does not write such a value."
         ) from error
     raise CheckpointError(
         f"the checkpoint holds a value of kind {value[MARK]!r}, which this version of swell does not know. "

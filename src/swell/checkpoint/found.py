@@ -120,12 +120,18 @@ def _read(found: Found, part: Part, map_location: Any) -> Any:
         except pickle.UnpicklingError as error:
             raise CheckpointError(
                 f"{file} was refused: it holds more than plain values and tensors, and reading it would run code "
-                f"({str(error).splitlines()[0]}). swell writes no such file; nothing in it was run. Do not trust it."
+                f"({_reason(error)}). swell writes no such file; nothing in it was run. Do not trust it."
             ) from error
         except (OSError, CheckpointError):
             raise
         except Exception as error:  # whatever torch meets in bytes that are not its own
             raise _damaged(found.path, f"{part.files[0].path} cannot be read ({error})") from error
+
+
+def _reason(error: Exception) -> str:
+    """What torch refused, without its advice to load the file unsafely."""
+    lines = [line for line in str(error).splitlines() if "WeightsUnpickler error" in line]
+    return lines[0].partition("error: ")[2].partition(". Please use")[0] if lines else "not a file of torch.save"
 
 
 @contextmanager

@@ -112,9 +112,6 @@ class _Packer:
             return value if math.isfinite(value) else ["float", repr(value)]
         if kind is _Placed:
             return ["tensor", value.number]
-        if kind is bytes:
-            data = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0, dtype=torch.uint8)
-            return ["bytes", self.leaf("bytes", data).number]
         if kind in (list, tuple, set):
             return [kind.__name__, *map(self.node, value)]
         if kind in (dict, Counter):
@@ -143,8 +140,6 @@ def _value(node: Any, tensors: Sequence[torch.Tensor]) -> Any:
     kind, *rest = node
     if kind == "tensor":
         return tensors[rest[0]]
-    if kind == "bytes":
-        return bytes(tensors[rest[0]].cpu().numpy())
     if kind == "float":
         return float(rest[0])
     if kind in ("Size", "dtype", "device"):
@@ -198,6 +193,8 @@ def _parsed(text: str) -> dict[str, Any]:
             f"the state was sent in form {version!r}, this replica reads form {_VERSION}: the replicas run different "
             f"versions of swell. Install one version on all of them."
         )
+    if not isinstance(parsed.get("tensors"), list) or "state" not in parsed:
+        raise _malformed(ValueError("it has no list of tensors or no state"))
     return parsed
 
 
