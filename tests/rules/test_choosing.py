@@ -29,6 +29,7 @@ from swell.rules import (
     choice,
     suits,
 )
+from swell.rules.metric import needs_preconditioned
 
 STATE = ScaleState(scale=4.0, base_batch=32, samples=1000)
 TORCH = [
@@ -113,6 +114,18 @@ def test_progress_of_a_users_rule_counts_samples_unless_it_says_otherwise() -> N
     assert as_rule(OnlyFactors()).gain(STATE) == 4.0
     assert as_rule(OnlyFactors()).factors(STATE).lr == 1.5
     assert as_rule(whole) is whole
+
+
+def test_a_users_rule_keeps_saying_which_moments_it_looks_at() -> None:
+    class InAdamsMetric:
+        metric = "preconditioned"
+
+        def factors(self, state: ScaleState) -> Factors:
+            return Factors()
+
+    assert needs_preconditioned(as_rule(InAdamsMetric()))
+    assert not needs_preconditioned(as_rule(math.sqrt))
+    assert not needs_preconditioned(as_rule(lambda scale: scale))
 
 
 @pytest.mark.parametrize("given", ["quadratic", 3, None, "", [Linear()]])

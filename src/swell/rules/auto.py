@@ -33,7 +33,7 @@ _NOISE_AWARE = AdamScale()
 _PLAIN = AdamScale(metric="plain")
 _ADAM = "steps are normalised by the second moment: root of the gain in that metric, which stops growing with the noise"
 _DECAY = "; its decoupled weight decay keeps its time scale in samples"
-_LIKE_ADAM = "keeps no elementwise second moment of the gradient to measure by: root of the plain gradient's gain"
+_LIKE_ADAM = ", so there is no elementwise second moment to measure by: root of the plain gradient's gain"
 
 CHOICES: dict[str, Choice] = {
     "SGD": Choice(
@@ -64,10 +64,10 @@ CHOICES: dict[str, Choice] = {
         reason=_ADAM + "; its sum of squares remembers every batch size so far, so it follows a change slowly",
         second_moment=True,
     ),
-    "Adamax": Choice(rule=_PLAIN, reason="its infinity norm " + _LIKE_ADAM, betas=True),
-    "SparseAdam": Choice(rule=_PLAIN, reason="its lazy second moment " + _LIKE_ADAM, betas=True),
+    "Adamax": Choice(rule=_PLAIN, reason="normalises by an infinity norm" + _LIKE_ADAM, betas=True),
+    "SparseAdam": Choice(rule=_PLAIN, reason="takes sparse gradients" + _LIKE_ADAM, betas=True),
     "Adafactor": Choice(
-        rule=KeepDecayTime(_PLAIN), reason="its factored second moment " + _LIKE_ADAM + _DECAY, direct_decay=True
+        rule=KeepDecayTime(_PLAIN), reason="keeps a factored second moment" + _LIKE_ADAM + _DECAY, direct_decay=True
     ),
     "Muon": Choice(
         rule=KeepDecayTime(_PLAIN),
@@ -76,7 +76,7 @@ CHOICES: dict[str, Choice] = {
         direct_decay=True,
     ),
     "Lion": Choice(
-        rule=KeepDecayTime(_PLAIN), reason="steps of signs: it " + _LIKE_ADAM + _DECAY, betas=True, direct_decay=True
+        rule=KeepDecayTime(_PLAIN), reason="steps by signs" + _LIKE_ADAM + _DECAY, betas=True, direct_decay=True
     ),
     "Rprop": Choice(
         rule=Constant(),
@@ -96,9 +96,13 @@ _PARTS: tuple[tuple[str, Choice], ...] = (
     ("lion", CHOICES["Lion"]),
     (
         "adamw",
-        Choice(rule=KeepDecayTime(_PLAIN), reason="of AdamW's kind, but it " + _LIKE_ADAM + _DECAY, direct_decay=True),
+        Choice(
+            rule=KeepDecayTime(_PLAIN),
+            reason="of AdamW's kind, perhaps quantised or blockwise" + _LIKE_ADAM + _DECAY,
+            direct_decay=True,
+        ),
     ),
-    ("adam", Choice(rule=_PLAIN, reason="of Adam's kind, but it " + _LIKE_ADAM)),
+    ("adam", Choice(rule=_PLAIN, reason="of Adam's kind, perhaps quantised or blockwise" + _LIKE_ADAM)),
     ("sgd", CHOICES["SGD"]),
 )
 _UNKNOWN = Choice(

@@ -26,6 +26,11 @@ class UserRule:
     function: Callable[[Any], Any]
     takes_scale: bool  # whether it is called with the scale alone, or with the whole ScaleState
 
+    @property
+    def metric(self) -> str:
+        """Which moments the user's function or object says it looks at, by an attribute of this name."""
+        return getattr(getattr(self.function, "__self__", self.function), "metric", "plain")
+
     def factors(self, state: ScaleState) -> Factors:
         given = self.function(state.scale if self.takes_scale else state)
         factors = given if isinstance(given, Factors) else Factors(lr=self._number(given))
