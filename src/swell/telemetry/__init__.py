@@ -1,1 +1,48 @@
-"""TODO"""
+"""What a run tells while it goes on, and what can be seen of it afterwards; everything here reads events."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from swell.core.protocols import Sink
+from swell.telemetry.fanout import Fanout
+from swell.telemetry.log import EventLog, read_events
+from swell.telemetry.progress import ProgressLine
+from swell.telemetry.report import compare, draw_run
+from swell.telemetry.series import Series, series_of
+from swell.telemetry.tensorboard import TensorBoardSink
+
+LOG_NAME = "events.jsonl"
+
+__all__ = [
+    "LOG_NAME",
+    "EventLog",
+    "Fanout",
+    "ProgressLine",
+    "Series",
+    "TensorBoardSink",
+    "compare",
+    "draw_run",
+    "open_sinks",
+    "read_events",
+    "series_of",
+]
+
+
+def open_sinks(
+    folder: str | os.PathLike[str] | None, *, progress: bool | None = None, extra: Sequence[Sink] = ()
+) -> Fanout:
+    """The sinks of one process of a run: its log in ``folder``, a progress line, and the user's own.
+
+    Without a folder there is no log. ``progress`` is True for a line in any case, False for none, and None for one
+    where the standard output is a terminal.
+    """
+    sinks: list[Sink] = []
+    if folder is not None:
+        sinks.append(EventLog(Path(folder) / LOG_NAME))
+    line = ProgressLine()
+    if line.live if progress is None else progress:
+        sinks.append(line)
+    return Fanout([*sinks, *extra])

@@ -1,0 +1,51 @@
+"""One sink that hands every event to several."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from swell.core.events import Event
+from swell.core.protocols import Sink
+
+_LOGGER = logging.getLogger("swell")
+
+
+class Fanout:
+    """Hands every event to each sink in turn; one that raises is warned about once, closed and left out from then on.
+
+    Whoever watches a run must not be able to end it.
+    """
+
+    def __init__(self, sinks: Iterable[Sink]) -> None:
+        self._sinks = list(sinks)
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """Those that still work."""
+        return tuple(self._sinks)
+
+    def emit(self, event: Event) -> None:
+        for sink in tuple(self._sinks):
+            try:
+                sink.emit(event)
+            except Exception as error:
+                self._sinks.remove(sink)
+                _LOGGER.warning(
+                    "%s failed on a %r event (%s: %s) and gets no more of them; training goes on.",
+                    type(sink).__name__,
+                    event.kind,
+                    type(error).__name__,
+                    error,
+                )
+                self._close(sink)
+
+    def close(self) -> None:
+        while self._sinks:
+            self._close(self._sinks.pop(0))
+
+    def _close(self, sink: Sink) -> None:
+        try:
+            sink.close()
+        except Exception as error:
+            _LOGGER.warning("%s could not be closed (%s: %s).", type(sink).__name__, type(error).__name__, error)

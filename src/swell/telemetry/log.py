@@ -1,0 +1,116 @@
+"""The run's log: one line of JSON for each event, written at once and read back in spite of a torn line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from swell.core.events import Event, from_json, to_json
+from swell.errors import ConfigError
+
+_LOGGER = logging.getLogger("swell")
+
+
+class EventLog:
+    """Appends every event to a file as one line of JSON, and never stands in the way of training.
+
+    Each line is handed to the system whole as it comes, so a killed process loses none. Where the file ends in the
+    middle of a line (an earlier process was killed, a disk was full) the next event starts a new one. A full disk, a
+    missing right or a folder that vanished costs one warning (logger ``swell``) and the events until it is mended,
+    not the run.
+
+    >>> from swell.core.events import Warned
+    >>> log = EventLog(getfixture("tmp_path") / "events.jsonl")
+    >>> log.emit(Warned(time=0.0, message="slow disk"))
+    >>> log.close()
+    >>> list(read_events(log.path))
+    [Warned(time=0.0, message='slow disk')]
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._file: int | None = None
+        self._torn = False  # whether the file may end in the middle of a line
+        self._warned = False
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._open()
+        except OSError as error:
+            self._give_up(error)
+
+    def emit(self, event: Event) -> None:
+        line = to_json(event).encode() + b"\n"
+        try:
+            if self._file is None:
+                self._open()
+            assert self._file is not None
+            if os.fstat(self._file).st_nlink == 0:  # deleted under our feet: what we write would go nowhere
+                raise FileNotFoundError(2, "the file was deleted", str(self.path))
+            self._write(self._file, b"\n" + line if self._torn else line)
+        except OSError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _open(self) -> None:
+        self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        size = os.fstat(self._file).st_size
+        self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
+
+    def _write(self, file: int, line: bytes) -> None:
+        while line:
+            self._torn = True
+            line = line[os.write(file, line) :]  # a disk that fills up takes a part
+        self._torn = False
+
+    def _give_up(self, error: OSError) -> None:
+        """Say it once; the next event tries again."""
+        try:
+            self.close()
+        except OSError:
+            self._file = None
+        if not self._warned:
+            self._warned = True
+            _LOGGER.warning(
+                "events cannot be written to %s (%s); training goes on without them. Free the disk or mend the folder, "
+                "and the log goes on too.",
+                self.path,
+                error.strerror or error,
+            )
+
+
+def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
+    """The events of a log in the order they were written; lines that were torn are passed over.
+
+    A line is torn where a process was killed or a disk was full while it was written: it is no whole JSON. A whole
+    one that is no event is a ``ConfigError`` with its number: the file is something else, or of a newer version.
+    """
+    try:
+        file = open(path, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise ConfigError(
+            f"the log {os.fspath(path)!r} cannot be read ({error.strerror or error}). Give the events.jsonl of a run."
+        ) from error
+    with file:
+        for number, line in enumerate(file, start=1):
+            text = line.decode(errors="replace").strip()
+            if not text or _is_torn(text):
+                continue
+            try:
+                yield from_json(text)
+            except ConfigError as error:
+                raise ConfigError(f"{os.fspath(path)}, line {number}: {error}") from error
+
+
+def _is_torn(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return True
+    return False

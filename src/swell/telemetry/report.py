@@ -1,0 +1,228 @@
+"""Pictures of runs: how loss, batch and gain went over the samples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from swell.core.events import Event, RunStarted
+from swell.errors import ConfigError, DependencyError
+from swell.telemetry.series import Series, series_of, smoothed
+
+# Okabe and Ito's colours: told apart by everyone, in print as well.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_INK, _FAINT = "#222222", "#d9d9d9"
+_MOST_POINTS = 4000  # a picture shows no more; the rest would only make the file large
+_STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": "#888888",
+    "axes.labelcolor": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _FAINT,
+    "grid.linewidth": 0.6,
+    "xtick.color": "#555555",
+    "ytick.color": "#555555",
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+}
+
+
+def draw_run(events: Iterable[Event], path: str | os.PathLike[str]) -> Path:
+    """A picture of one run at ``path`` (png, svg or pdf by its suffix): loss, global batch, gain and lr factor.
+
+    The horizontal axis counts samples. The thin line is the loss of each step, the thick one its average. Replicas
+    are drawn where their number changes, with a mark at every resize. Steps that were done again after a resume are
+    drawn once. Fails where the log holds no step (``ConfigError``) and where matplotlib is not installed
+    (``DependencyError``).
+    """
+    events = list(events)
+    run = series_of(events)
+    with _Canvas(path, rows=3, columns=1, size=(8.0, 8.0)) as canvas:
+        loss, batch, gain = canvas.axes
+        _draw_loss(loss, run, _COLOURS[0], raw=True)
+        _draw_batch(batch, run, _COLOURS[0])
+        lines = _draw_gain(gain, run)
+        for axes in canvas.axes:
+            for samples in run.resizes:
+                axes.axvline(samples, color="#999999", linewidth=0.8, linestyle=(0, (4, 3)), zorder=0.5)
+        if lines > 1:
+            gain.legend(loc="best")
+        gain.set_xlabel("samples")
+        canvas.title(_in_words(events, run))
+    return canvas.path
+
+
+def compare(runs: Mapping[str, Iterable[Event]], path: str | os.PathLike[str]) -> Path:
+    """A picture of several runs side by side at ``path``: loss, global batch and gain over the samples of each.
+
+    ``runs`` are the events of each run by the name the picture gives it; the legend adds how many steps it took.
+    Fails as ``draw_run`` does.
+    """
+    if not runs:
+        raise ConfigError(
+            "there are no runs to compare; expected a name and its events for each. Give at least one run."
+        )
+    drawn = {name: series_of(events) for name, events in runs.items()}
+    with _Canvas(path, rows=1, columns=3, size=(12.0, 4.2)) as canvas:
+        loss, batch, gain = canvas.axes
+        for index, run in enumerate(drawn.values()):
+            colour = _COLOURS[index % len(_COLOURS)]
+            _draw_loss(loss, run, colour, raw=False)
+            _steps(batch, run.samples, run.global_batch, colour)
+            _steps(gain, run.samples, run.gain, colour)
+        _dress_loss(loss, [run.loss for run in drawn.values()])
+        _dress_batch(batch, np.concatenate([run.global_batch for run in drawn.values()]))
+        gain.set_title("gain: base steps a step is worth")
+        gain.set_ylim(bottom=0)
+        for axes in canvas.axes:
+            axes.set_xlabel("samples")
+        names = [f"{name} ({run.steps:,} steps)" for name, run in drawn.items()]
+        canvas.legend(batch, names)
+    return canvas.path
+
+
+class _Canvas:
+    """A figure without any global state of matplotlib's, saved where all went well."""
+
+    def __init__(self, path: str | os.PathLike[str], *, rows: int, columns: int, size: tuple[float, float]) -> None:
+        try:
+            import matplotlib
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise DependencyError(
+                "pictures of runs need matplotlib, which is not installed. Install it: pip install 'swell[report]'."
+            ) from error
+        self.path = Path(path)
+        self._style = matplotlib.rc_context(_STYLE)
+        self._style.__enter__()
+        self._figure: Any = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(self._figure)
+        grid = self._figure.subplots(rows, columns, sharex=columns == 1, squeeze=False)
+        self.axes: list[Any] = list(grid.flat)
+        for axes in self.axes:
+            axes.xaxis.set_major_formatter(_counts())
+            axes.margins(x=0.01)
+
+    def __enter__(self) -> _Canvas:
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        try:
+            if kind is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._figure.savefig(self.path, dpi=150)
+        finally:
+            self._style.__exit__(None, None, None)
+
+    def title(self, text: str) -> None:
+        self._figure.suptitle(text, x=0.01, ha="left", fontsize=10, color="#555555")
+
+    def legend(self, axes: Any, names: list[str]) -> None:
+        self._figure.legend(axes.get_lines()[: len(names)], names, loc="outside lower center", ncols=min(4, len(names)))
+
+
+def _counts() -> Any:
+    from matplotlib.ticker import EngFormatter
+
+    return EngFormatter(sep="")
+
+
+def _thinned(*columns: np.ndarray) -> list[np.ndarray]:
+    stride = -(-len(columns[0]) // _MOST_POINTS)
+    keep = np.arange(0, len(columns[0]), stride)
+    if len(columns[0]) and keep[-1] != len(columns[0]) - 1:
+        keep = np.append(keep, len(columns[0]) - 1)
+    return [column[keep] for column in columns]
+
+
+def _draw_loss(axes: Any, run: Series, colour: str, *, raw: bool) -> None:
+    average = smoothed(run.loss, run.samples, over=max(1.0, run.samples[-1] / 50))
+    samples, loss, average = _thinned(run.samples, run.loss, average)
+    if raw:
+        axes.plot(samples, loss, color=colour, linewidth=0.7, alpha=0.3)
+    axes.plot(samples, average, color=colour, linewidth=1.8)
+    if raw:
+        _dress_loss(axes, [run.loss])
+
+
+def _dress_loss(axes: Any, losses: list[np.ndarray]) -> None:
+    axes.set_title("loss")
+    values = np.concatenate(losses)
+    values = values[np.isfinite(values)]
+    if not len(values):
+        axes.text(0.5, 0.5, "no loss was recorded", transform=axes.transAxes, ha="center", color="#777777")
+        return
+    # A loss that falls a hundredfold is seen on a logarithmic axis only.
+    if values.min() > 0 and values.max() > 30 * values.min():
+        axes.set_yscale("log")
+    elif values.min() >= 0:
+        axes.set_ylim(bottom=0, top=1.05 * float(np.quantile(values, 0.999)) or 1.0)
+
+
+def _steps(axes: Any, samples: np.ndarray, values: np.ndarray, colour: str, **how: Any) -> None:
+    """A value that holds for a step, drawn from the step's first sample to its last."""
+    samples, values = _thinned(samples, values)
+    axes.plot(
+        np.insert(samples, 0, 0.0),
+        np.insert(values, 0, values[0]),
+        color=colour,
+        **{"linewidth": 1.8, "drawstyle": "steps-pre", **how},
+    )
+
+
+def _draw_batch(axes: Any, run: Series, colour: str) -> None:
+    _steps(axes, run.samples, run.global_batch, colour)
+    _dress_batch(axes, run.global_batch)
+    if run.replicas.min() == run.replicas.max():
+        return
+    other = axes.twinx()
+    _steps(other, run.samples, run.replicas, _COLOURS[1], linewidth=1.2)
+    other.set_ylim(0, 1.6 * run.replicas.max())  # below the batch, mostly
+    other.set_ylabel("replicas", color=_COLOURS[1])
+    other.tick_params(colors=_COLOURS[1])
+    other.grid(visible=False)
+    other.yaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylabel("batch", color=colour)
+
+
+def _dress_batch(axes: Any, batches: np.ndarray) -> None:
+    axes.set_title("global batch, in samples")
+    usual = batches[batches > 0]
+    if len(usual) and np.quantile(usual, 0.99) >= 8 * np.quantile(usual, 0.05):
+        axes.set_yscale("log", base=2)
+        from matplotlib.ticker import ScalarFormatter
+
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+    else:
+        axes.set_ylim(bottom=0)
+
+
+def _draw_gain(axes: Any, run: Series) -> int:
+    """Gain and, where it is another line, the lr factor; how many lines that made."""
+    axes.set_title("gain: base steps a step is worth")
+    _steps(axes, run.samples, run.gain, _COLOURS[2], label="gain")
+    axes.set_ylim(bottom=0)
+    if np.allclose(run.gain, run.lr_factor, equal_nan=True) or np.isnan(run.lr_factor).all():
+        return 1
+    axes.set_title("gain and learning rate factor")
+    _steps(axes, run.samples, run.lr_factor, _COLOURS[3], linewidth=1.4, label="lr factor")
+    return 2
+
+
+def _in_words(events: list[Event], run: Series) -> str:
+    text = f"{run.steps:,} steps, {run.samples[-1]:,.0f} samples, {run.progress[-1]:,.0f} base steps of progress"
+    begun = [event for event in events if isinstance(event, RunStarted)]
+    if begun:
+        text += f"\n{begun[-1].policy}, rule {begun[-1].rule}, base batch {begun[-1].base_batch:,}"
+    return text

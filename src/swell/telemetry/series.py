@@ -1,0 +1,93 @@
+"""A run's steps as columns of numbers, as the run went in the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from swell.core.events import Event, Resized, Stepped
+from swell.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Series:
+    """One entry for each committed step; what was not measured is not-a-number."""
+
+    samples: np.ndarray  # committed up to and with the step
+    loss: np.ndarray
+    global_batch: np.ndarray
+    replicas: np.ndarray
+    gain: np.ndarray
+    lr_factor: np.ndarray  # of the first parameter group
+    progress: np.ndarray
+    noise_scale: np.ndarray
+    samples_per_s: np.ndarray
+    resizes: np.ndarray  # samples at which the world changed
+
+    @property
+    def steps(self) -> int:
+        """How many steps the run took."""
+        return len(self.samples)
+
+
+def series_of(events: Iterable[Event]) -> Series:
+    """The columns of a run's events.
+
+    A run that was resumed from a checkpoint may have done some steps twice; those it went on from count. A run
+    without a step has no columns: ``ConfigError``.
+    """
+    steps: list[Stepped] = []
+    resizes: list[int] = []
+    for event in events:
+        if isinstance(event, Stepped):
+            while steps and steps[-1].samples >= event.samples:
+                steps.pop()
+            while resizes and resizes[-1] >= event.samples:
+                resizes.pop()
+            steps.append(event)
+        elif isinstance(event, Resized) and steps:
+            resizes.append(steps[-1].samples)
+    if not steps:
+        raise ConfigError(
+            "the log holds no committed step, so there is nothing to draw. Let the run take a step first, or check "
+            "that this is the log of the run you mean."
+        )
+
+    def column(values: Iterable[float | None]) -> np.ndarray:
+        return np.array([np.nan if value is None else value for value in values], dtype=float)
+
+    return Series(
+        samples=column(step.samples for step in steps),
+        loss=column(step.loss for step in steps),
+        global_batch=column(step.global_batch for step in steps),
+        replicas=column(step.replicas for step in steps),
+        gain=column(step.gain for step in steps),
+        lr_factor=column(step.lr_factor[0] if step.lr_factor else None for step in steps),
+        progress=column(step.progress for step in steps),
+        noise_scale=column(step.noise_scale for step in steps),
+        samples_per_s=column(step.global_batch / step.step_s if step.step_s > 0 else None for step in steps),
+        resizes=np.array(resizes, dtype=float),
+    )
+
+
+def smoothed(values: np.ndarray, samples: np.ndarray, *, over: float) -> np.ndarray:
+    r"""The values' exponential average over the last ``over`` samples or so, bias-corrected.
+
+    .. math:: s_i = \sum_{j \le i} w_j\,v_j \Big/ \sum_{j \le i} w_j, \qquad w_j = b_j\,e^{-(n_i - n_j)/\mathrm{over}}
+
+    with :math:`n_j` the samples at step j and :math:`b_j` those of the step itself, so that large batches count for
+    more. Values that are not finite are passed over.
+    """
+    sizes = np.diff(samples, prepend=0.0)
+    total, weight, result = 0.0, 0.0, np.full(len(values), np.nan)
+    for i, (value, size) in enumerate(zip(values.tolist(), sizes.tolist(), strict=True)):
+        decay = math.exp(-size / over)
+        total, weight = total * decay, weight * decay
+        if math.isfinite(value):
+            total, weight = total + size * value, weight + size
+        if weight > 0:
+            result[i] = total / weight
+    return result

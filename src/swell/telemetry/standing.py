@@ -1,0 +1,129 @@
+"""Where a run stands, gathered from its events, and how that reads in a few words."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from swell.core.events import EpochStarted, Event, RunStarted, Stepped
+
+_RECENT = 32  # steps the speed is averaged over
+
+
+class Part(NamedTuple):
+    """A label and its value, and how readily it is left out where the line is too long (higher goes first)."""
+
+    label: str
+    value: str
+    rank: int
+
+
+@dataclass
+class Standing:
+    """The newest figures of a run."""
+
+    epoch: int = 0
+    epochs: int | None = None
+    samples: int = 0
+    total_samples: int | None = None
+    progress: float = 0.0
+    total_progress: float | None = None
+    batch: int | None = None
+    replicas: int | None = None
+    lr_factor: tuple[float, ...] = ()
+    gain: float | None = None
+    loss: float | None = None
+    recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_RECENT))
+
+    def take(self, event: Event) -> None:
+        """Bring the figures up to date."""
+        if isinstance(event, RunStarted):
+            self.samples, self.replicas = event.samples, event.replicas
+        elif isinstance(event, EpochStarted):
+            self.epoch, self.epochs, self.samples = event.epoch, event.epochs, event.samples
+            self.total_samples, self.total_progress = event.total_samples, event.total_progress
+        elif isinstance(event, Stepped):
+            self.epoch, self.samples, self.progress = event.epoch, event.samples, event.progress
+            self.batch, self.replicas = event.global_batch, event.replicas
+            self.lr_factor, self.gain, self.loss = event.lr_factor, event.gain, event.loss
+            self.recent.append((event.global_batch, event.step_s))
+
+    @property
+    def done(self) -> float | None:
+        """The part of the run that is done, 0 to 1; None where its length is not known."""
+        if self.total_progress:
+            return min(1.0, self.progress / self.total_progress)
+        return min(1.0, self.samples / self.total_samples) if self.total_samples else None
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Over the last steps; None before the first."""
+        seconds = sum(step_s for _, step_s in self.recent)
+        return sum(batch for batch, _ in self.recent) / seconds if seconds > 0 else None
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to the end at the present speed; None where the end or the speed is not known."""
+        if self.total_progress or not self.total_samples or not self.samples_per_s:
+            return None
+        return max(0, self.total_samples - self.samples) / self.samples_per_s
+
+    def title(self) -> str:
+        """The epoch, counted from 1, of how many."""
+        return f"epoch {self.epoch + 1}" + (f"/{self.epochs}" if self.epochs else "")
+
+    def parts(self, *, times: str) -> list[Part]:
+        """The figures in the order they are shown; ``times`` is the sign before a factor."""
+        parts = [self._count()]
+        if self.batch is not None:
+            parts.append(Part("batch", f"{self.batch:,}", 0))
+        if self.replicas is not None:
+            parts.append(Part("replicas", str(self.replicas), 4))
+        if self.lr_factor:
+            low, high = min(self.lr_factor), max(self.lr_factor)
+            spread = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f}-{high:.2f}"
+            parts.append(Part("lr", times + spread, 3))
+        if self.gain is not None:
+            parts.append(Part("gain", f"{self.gain:.2f}", 5))
+        if self.samples_per_s is not None:
+            parts.append(Part("samples/s", compact(self.samples_per_s), 2))
+        if self.loss is not None:
+            parts.append(Part("loss", f"{self.loss:.4g}", 1))
+        if self.left_s is not None:
+            parts.append(Part("left", duration(self.left_s), 6))
+        return parts
+
+    def _count(self) -> Part:
+        if self.total_progress:
+            return Part("steps", f"{self.progress:,.0f}/{self.total_progress:,.0f}", 7)
+        total = f"/{compact(self.total_samples)}" if self.total_samples else ""
+        return Part("samples", f"{compact(self.samples)}{total}", 7)
+
+
+def compact(number: float) -> str:
+    """A count in at most four digits and a letter.
+
+    >>> [compact(n) for n in (7, 9_999, 10_000, 123_456, 59_999_999, 2.5)]
+    ['7', '9,999', '10.0k', '123k', '60.0M', '2.5']
+    """
+    if number < 10 and number != int(number):
+        return f"{number:.2g}"
+    if round(number) < 10_000:
+        return f"{round(number):,}"
+    units = "kMGT"
+    while (number := number / 1000) >= 999.5 and len(units) > 1:
+        units = units[1:]
+    return f"{number:.1f}{units[0]}" if number < 99.95 else f"{number:.0f}{units[0]}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them.
+
+    >>> [duration(s) for s in (0.2, 42, 61, 3_725, 100_000)]
+    ['0.2 s', '42 s', '1:01 min', '1:02 h', '27:46 h']
+    """
+    if seconds < 59.5:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"

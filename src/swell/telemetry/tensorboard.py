@@ -1,0 +1,73 @@
+"""Scalars for TensorBoard, over samples."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+from swell.core.events import BatchChanged, EpochEnded, Event, Resized, Stepped
+from swell.errors import DependencyError
+
+
+class TensorBoardSink:
+    """Writes what the events say as TensorBoard scalars; the horizontal axis counts samples, so runs can be compared.
+
+    ``loss``, ``batch/…`` (global, micro, accumulation, replicas), ``scale/…`` (gain, progress, lr and its factor for
+    each group), ``noise/…``, ``speed/…`` in every step; ``epoch/…`` for each metric; decisions and resizes as text.
+    Fails (``DependencyError``) where torch or tensorboard is not installed.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        try:
+            from torch.utils.tensorboard.writer import SummaryWriter
+        except ImportError as error:
+            raise DependencyError(
+                f"TensorBoardSink needs torch and tensorboard, and {error.name} is not installed. "
+                "Install them: pip install 'swell[torch,tensorboard]'."
+            ) from error
+        self._writer: Any = SummaryWriter(os.fspath(folder))
+        self._samples = 0
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Stepped):
+            self._samples = event.samples
+            for tag, value in _scalars(event).items():
+                self._scalar(tag, value, event)
+        elif isinstance(event, EpochEnded):
+            for name, value in event.metrics.items():
+                self._scalar(f"epoch/{name}", value, event)
+        elif isinstance(event, BatchChanged):
+            self._text("batch", f"{event.before} to {event.after} by {event.policy}", event)
+        elif isinstance(event, Resized):
+            self._text("world", f"{event.before} to {event.after} replicas: {event.reason}", event)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _scalar(self, tag: str, value: float | None, event: Event) -> None:
+        if value is not None and math.isfinite(value):
+            self._writer.add_scalar(tag, value, global_step=self._samples, walltime=event.time)
+
+    def _text(self, tag: str, text: str, event: Event) -> None:
+        self._writer.add_text(tag, text, global_step=self._samples, walltime=event.time)
+
+
+def _scalars(event: Stepped) -> dict[str, float | None]:
+    groups = [""] if len(event.lr) == 1 else [f"/group_{index}" for index in range(len(event.lr))]
+    return {
+        "loss": event.loss,
+        "batch/global": event.global_batch,
+        "batch/micro": event.micro_batch,
+        "batch/accumulation": event.accumulation,
+        "batch/replicas": event.replicas,
+        "scale/gain": event.gain,
+        "scale/progress": event.progress,
+        **{f"scale/lr{group}": lr for group, lr in zip(groups, event.lr, strict=False)},
+        **{f"scale/lr_factor{group}": factor for group, factor in zip(groups, event.lr_factor, strict=False)},
+        "noise/signal": event.signal,
+        "noise/noise": event.noise,
+        "noise/noise_scale": event.noise_scale,
+        "speed/step_s": event.step_s,
+        "speed/samples_per_s": event.global_batch / event.step_s if event.step_s > 0 else None,
+    }
