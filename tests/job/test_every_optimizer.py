@@ -109,7 +109,7 @@ def test_muon_beside_adamw_as_two_optimizers_of_one_job() -> None:
     model = make_model()
     matrices = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim != 2]
-    job = swell.Job(batch=lambda seen: 4 + 4 * min(seen.epoch, 1), base=4, micro=8)
+    job = swell.Job(batch=lambda seen: 4 + 4 * min(seen.epoch, 1), base=4, micro=8, statistics=False)
     job.wrap(model, optim.Muon(matrices, lr=0.01))
     job.wrap(model, optim.AdamW(others, lr=0.01))
     loader = job.loader(Points(16))

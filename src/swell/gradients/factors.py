@@ -12,6 +12,8 @@ from torch.optim import Optimizer
 from swell.core.types import Factors
 from swell.rules.bias_correction import effective_step
 
+CHANGED = ("lr", "betas", "alpha", "rho", "momentum", "eps", "weight_decay")
+
 
 @contextmanager
 def scaled(optimizer: Optimizer, factors: Sequence[Factors], clock: BiasClock) -> Iterator[None]:
@@ -27,7 +29,7 @@ def scaled(optimizer: Optimizer, factors: Sequence[Factors], clock: BiasClock) -
             yield
     finally:
         for group, values in zip(optimizer.param_groups, before, strict=True):
-            for key in ("lr", "betas", "momentum", "eps", "weight_decay"):
+            for key in CHANGED:
                 if key in values:
                     group[key] = values[key]
 
@@ -40,6 +42,10 @@ def _apply(group: dict[str, Any], factor: Factors) -> None:
         group["eps"] = group["eps"] * factor.eps
     if factor.beta_power != 1 and "betas" in group:
         group["betas"] = tuple(beta**factor.beta_power for beta in group["betas"])
+    if factor.beta_power != 1 and "centered" in group:  # RMSprop
+        group["alpha"] = group["alpha"] ** factor.beta_power
+    if factor.beta_power != 1 and "rho" in group:  # Adadelta
+        group["rho"] = group["rho"] ** factor.beta_power
     if factor.momentum_power != 1 and group.get("momentum"):
         group["momentum"] = group["momentum"] ** factor.momentum_power
 

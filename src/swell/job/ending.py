@@ -61,7 +61,7 @@ class Ending:
             )
         step_s = time.perf_counter() - step.began_s
         pace.committed(step.plan, batch=batch, samples=before, gain=outcome.gain, step_s=step_s, nodes=job._world.nodes)
-        target = job._target
+        target = job._passes.target
         for trainee in job._trainees:
             if trainee.schedule is not None:
                 trainee.schedule.advance(pace.progress if target is None else min(pace.progress, target))

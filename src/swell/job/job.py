@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,13 @@ from swell.core.protocols import Collective, Policy, Rule, Sink, Stateful
 from swell.core.types import NoiseEstimate, Plan
 from swell.data.evaluation import evaluation_loader
 from swell.data.feed import Feed
-from swell.data.orders import make_order
-from swell.errors import ConfigError, DataError, LoopError
+from swell.data.orders import orders
+from swell.errors import ConfigError, LoopError
 from swell.job.elasticity import Elasticity
 from swell.job.ending import Ending
 from swell.job.keeper import Keeper
 from swell.job.pace import Pace
+from swell.job.passes import Passes
 from swell.job.statistics import Statistics, as_statistics
 from swell.job.stepping import Stepping, describe
 from swell.job.trainee import Clip, Trainee
@@ -97,7 +99,7 @@ class Job:
         self.metrics = Metrics()
         self.run_dir = Path(run_dir) if run_dir is not None else None
         self._sinks = open_sinks(
-            self.run_dir if self.is_main else None, progress=progress and self.is_main, extra=sinks
+            self.run_dir if self.is_main else None, progress=progress if self.is_main else False, extra=sinks
         )
         self._trainees: list[Trainee] = []
         self._loader: TrainingLoader | None = None
@@ -105,8 +107,7 @@ class Job:
         self._ending = Ending(self, nonfinite=nonfinite)
         self._stepping = Stepping(self, self._ending, nonfinite=nonfinite, statistics=self._statistics)
         self._registered: dict[str, Any] = {}
-        self._total_epochs: int | None = None
-        self._target: float | None = None
+        self._passes = Passes(self)
         self._settings = f"base={policy.base}\nmicro={micro!r}\nseed={seed!r}\nnonfinite={nonfinite}"
         if not self._world.elastic:
             mend = "Give every replica the same arguments to swell.Job."
@@ -210,7 +211,7 @@ class Job:
         chosen = self._rule if rule is None else rule
         name = type(optimizer).__name__
         resolved = auto(name) if chosen == "auto" else as_rule(chosen)
-        if chosen != "auto" and (objection := suits(resolved, name)) is not None:
+        if (objection := suits(resolved, name)) is not None:
             warnings.warn(objection, UserWarning, stacklevel=2)
         trainee = Trainee(
             model,
@@ -247,15 +248,14 @@ class Job:
                 "this job already has a training loader; a second one would count its samples twice. Use "
                 "job.evaluation(...) for validation data, or a swell.Job of its own for another run."
             )
-        orders = make_order(dataset, shuffle=shuffle, weights=weights, order=order, sampler=sampler, seed=self._seed)
-        length = len(orders(0))
-        if length == 0:
-            raise DataError("the data set is empty: there is nothing to train on. Pass one with at least one sample.")
+        order_of = orders(dataset, shuffle=shuffle, weights=weights, order=order, sampler=sampler, seed=self._seed)
+        ledger = Ledger(lambda epoch: len(order_of(epoch)), seed=self._seed, drop_last=drop_last)
         if not self._world.elastic:
-            agree_on_text(self.collective, "the data set", f"length {length}", "Give every replica the same data set.")
-        ledger = Ledger(lambda epoch: len(orders(epoch)), seed=self._seed, drop_last=drop_last)
-        self._drops_last = drop_last
-        self._loader = TrainingLoader(self, Feed(dataset, orders, **loading), ledger)
+            agree_on_text(self.collective, "the data set", f"length {ledger.length}", "Give every replica the same.")
+        # Of its own, so that starting data workers draws nothing from the user's random numbers.
+        own = torch.Generator().manual_seed(zlib.crc32(f"{self._seed} {self.rank}".encode()))
+        feed = Feed(dataset, order_of, **{"generator": own, **loading})
+        self._loader = TrainingLoader(self, feed, ledger, drop_last=drop_last)
         return self._loader
 
     def evaluation(self, dataset: Any, *, batch_size: int | None = None, **loading: Any) -> Iterator[Any]:
@@ -271,27 +271,15 @@ class Job:
 
     def epochs(self, count: int) -> Iterator[int]:
         """Go through the data ``count`` times; yields the number of each epoch that is not done yet."""
-        self._total_epochs = count
-        self._elasticity.join()
-        while self._ledger.epoch < count:
-            yield self._ledger.epoch
-            self._ending.end_epoch(self._ledger, complete=self._stepping.complete)
-        self._finish()
+        return self._passes.epochs(count)
 
     def until(self, *, steps: float | None = None, epochs: float | None = None) -> Iterator[int]:
         """Go on, pass after pass, until the accumulated gain reaches ``steps`` base steps, or ``epochs`` worth of them.
 
-        The stopping rule of AdaScale (Johnson et al. 2020, section 3.3): a larger batch takes fewer steps, each worth
-        more. Training stops at the step that reaches it, in the middle of a pass if need be.
+        The stopping rule of AdaScale (Johnson et al. 2020): a larger batch takes fewer steps, each worth more. Training
+        stops at the step that reaches it, in the middle of a pass if need be.
         """
-        if (steps is None) == (epochs is None):
-            raise ConfigError("job.until takes either steps= or epochs=, one of them. For example until(steps=10_000).")
-        self._target = steps if steps is not None else (epochs or 0) * self._ledger.length / self._pace.base
-        self._elasticity.join()
-        while self.progress < self._target:
-            yield self._ledger.epoch
-            self._ending.end_epoch(self._ledger, complete=self._stepping.complete)
-        self._finish()
+        return self._passes.until(steps=steps, epochs=epochs)
 
     def backward(
         self, loss: Tensor, *, weight: float | Tensor | None = None, optimizer: Optimizer | None = None, **options: Any
@@ -379,21 +367,11 @@ class Job:
     def _now(self) -> float:
         return time.time()
 
-    def _total_samples(self) -> int | None:
-        if self._target is not None:
-            return int(self._target * self._pace.base)
-        return None if self._total_epochs is None else self._total_epochs * self._ledger.length
-
     def _begin_step(self) -> StepInProgress | None:
         return self._stepping.begin(self._ledger)
 
     def _end_step(self, step: StepInProgress) -> None:
         self._stepping.end(step, self._ledger)
-
-    def _finish(self) -> None:
-        """The loop is over: nothing more will change, so save it as it is."""
-        self._keeper.save(wait=True)
-        self._elasticity.leave()
 
     def _place(self) -> int:
         """How far this replica is, to tell the most advanced from those who must catch up; newcomers are at -1."""

@@ -78,7 +78,7 @@ class Stepping:
         job, pace = self._job, self._job._pace
         seen = self._observe(ledger)
         finished = getattr(pace.policy, "finished", None)
-        if (job._target is not None and pace.progress >= job._target) or (finished is not None and finished(seen)):
+        if job._passes.reached or (finished is not None and finished(seen)):
             return None
         batch = pace.choose(seen)
         if batch > ledger.length:
@@ -105,7 +105,7 @@ class Stepping:
             epoch=ledger.epoch,
             epoch_samples=ledger.cursor,
             epoch_size=ledger.length,
-            total_samples=job._total_samples(),
+            total_samples=job._passes.total_samples,
         )
 
     def _lay_out(self, batch: int, count: int) -> tuple[Plan, bool]:
@@ -163,9 +163,7 @@ class Stepping:
         for trainee in trainees:
             number = self._number(trainee)
             if number in step.taken:
-                raise LoopError(
-                    "job.step was called twice for one batch and optimizer. Call it once for each batch."
-                )
+                raise LoopError("job.step was called twice for one batch and optimizer. Call it once for each batch.")
             if step.backwards > 0:
                 self._take(step, trainee, step.index)
             if closure is not None:

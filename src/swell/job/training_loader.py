@@ -29,8 +29,9 @@ class TrainingLoader:
     the epoch goes on from the first sample that was not committed.
     """
 
-    def __init__(self, job: Job, source: Source, ledger: Ledger) -> None:
+    def __init__(self, job: Job, source: Source, ledger: Ledger, *, drop_last: bool) -> None:
         self._job, self._source, self.ledger = job, source, ledger
+        self._drop_last = drop_last
 
     def __iter__(self) -> Iterator[Any]:
         job = self._job
@@ -69,7 +70,7 @@ class TrainingLoader:
             for micro in plan.shares[rank]:
                 yield Span(self.ledger.epoch, position + micro.offset, position + micro.offset + micro.size)
             position += size
-        if position < length and not self._job._drops_last:
+        if position < length and not self._drop_last:
             tail = self._job._tail_plan(length - position)
             for micro in tail.shares[rank]:
                 yield Span(self.ledger.epoch, position + micro.offset, position + micro.offset + micro.size)

@@ -1,0 +1,67 @@
+"""How often the data is gone through: a number of epochs, or until enough was learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from swell.core.counts import whole_number
+from swell.errors import ConfigError
+
+if TYPE_CHECKING:
+    from swell.job.job import Job
+
+
+class Passes:
+    """The outer loop of a run; knows how long the run will be."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._epochs: int | None = None
+        self.target: float | None = None  # base steps of progress at which training stops
+
+    @property
+    def reached(self) -> bool:
+        """Whether enough was learnt."""
+        return self.target is not None and self._job.progress >= self.target
+
+    @property
+    def total_samples(self) -> int | None:
+        """Samples of the whole run at the base batch; None where the loop does not say."""
+        if self.target is not None:
+            return int(self.target * self._job._pace.base)
+        return None if self._epochs is None else self._epochs * self._job._ledger.length
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Each epoch below ``count`` that is not done yet."""
+        self._epochs = whole_number(count, name="epochs")
+        ledger = self._job._ledger
+        self._job._elasticity.join()
+        while ledger.epoch < self._epochs:
+            yield ledger.epoch
+            self._end_epoch()
+        self._finish()
+
+    def until(self, *, steps: float | None, epochs: float | None) -> Iterator[int]:
+        """One epoch after another until the progress is there."""
+        given = steps if steps is not None else epochs
+        if (steps is None) == (epochs is None) or given is None or not given > 0:
+            raise ConfigError(
+                f"job.until(steps={steps}, epochs={epochs}): expected one of them, above 0. For example "
+                f"job.until(steps=10_000)."
+            )
+        ledger = self._job._ledger
+        self.target = given if steps is not None else given * ledger.length / self._job._pace.base
+        self._job._elasticity.join()
+        while not self.reached:
+            yield ledger.epoch
+            self._end_epoch()
+        self._finish()
+
+    def _end_epoch(self) -> None:
+        self._job._ending.end_epoch(self._job._ledger, complete=self._job._stepping.complete)
+
+    def _finish(self) -> None:
+        """The loop is over: nothing more will change, so save it as it is."""
+        self._job._keeper.save(wait=True)
+        self._job._elasticity.leave()
