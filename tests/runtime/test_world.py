@@ -79,7 +79,7 @@ def test_whatever_a_number_is_set_to_it_is_read_or_refused_by_name(name: str, va
 
 
 def test_empty_variables_count_as_unset() -> None:
-    assert read_environment({"RANK": "", "SWELL_STORE": ""}) == Environment()
+    assert read_environment({"RANK": "", "SWELL_CHANNEL": ""}) == Environment()
 
 
 def test_a_time_that_cannot_pass_is_refused() -> None:

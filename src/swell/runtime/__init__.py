@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from swell.runtime.collective import Alone, Pending, TorchCollective
     from swell.runtime.environment import Environment, read_environment
     from swell.runtime.failures import is_peer_failure, lost_peers_as_world_errors
+    from swell.runtime.link import Dismissed
     from swell.runtime.notice import EXIT_RESUME, Notice, Notices
     from swell.runtime.world import StaticWorld, World, open_world
 
@@ -23,6 +24,7 @@ _HOMES = {
     "read_environment": "environment",
     "is_peer_failure": "failures",
     "lost_peers_as_world_errors": "failures",
+    "Dismissed": "link",
     "EXIT_RESUME": "notice",
     "Notice": "notice",
     "Notices": "notice",
@@ -34,6 +36,7 @@ _HOMES = {
 __all__ = [
     "EXIT_RESUME",
     "Alone",
+    "Dismissed",
     "Environment",
     "Notice",
     "Notices",

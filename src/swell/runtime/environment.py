@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from swell.errors import ConfigError
+
+_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +26,11 @@ class Environment:
     torchrun_id: str | None = None  # TORCHELASTIC_RUN_ID
     restart_count: int | None = None  # TORCHELASTIC_RESTART_COUNT
     max_restarts: int | None = None  # TORCHELASTIC_MAX_RESTARTS
-    swell_store: str | None = None  # SWELL_STORE: "host:port" of the supervisor's store
-    swell_run: str | None = None  # SWELL_RUN: the run's secret name, a prefix of every key in the store
+    swell_channel: int | None = None  # SWELL_CHANNEL: the descriptor that leads to the supervisor
     swell_member: int | None = None  # SWELL_MEMBER: this worker's name, never given twice in a run
     swell_slot: int | None = None  # SWELL_SLOT: which of the machine's places (devices) it holds
-    swell_run_dir: str | None = None  # SWELL_RUN_DIR: the folder of logs and control socket
-    swell_pulse: int | None = None  # SWELL_PULSE: file descriptor the heartbeat is written to
+    swell_run_dir: str | None = None  # SWELL_RUN_DIR: the folder of the run
+    swell_beat_s: float | None = None  # SWELL_BEAT_S: seconds between two heartbeats
 
     @property
     def launched(self) -> bool:
@@ -38,7 +40,7 @@ class Environment:
     @property
     def supervised(self) -> bool:
         """Whether ``swell run`` started this process."""
-        return self.swell_store is not None and self.swell_member is not None
+        return self.swell_channel is not None and self.swell_member is not None
 
     @property
     def nodes(self) -> int:
@@ -61,15 +63,18 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     def text(name: str) -> str | None:
         return environ.get(name) or None
 
-    def whole(name: str) -> int | None:
+    def number(name: str, kind: Callable[[str], _Number], expected: str) -> _Number | None:
         value = text(name)
         try:
-            return None if value is None else int(value)
+            return None if value is None else kind(value)
         except ValueError:
             raise ConfigError(
-                f"environment variable {name} is {value!r}, expected a whole number. "
+                f"environment variable {name} is {value!r}, expected {expected}. "
                 f"Unset it, or start the script with torchrun or `swell run`."
             ) from None
+
+    def whole(name: str) -> int | None:
+        return number(name, int, "a whole number")
 
     found = Environment(
         rank=whole("RANK"),
@@ -82,12 +87,11 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         torchrun_id=text("TORCHELASTIC_RUN_ID"),
         restart_count=whole("TORCHELASTIC_RESTART_COUNT"),
         max_restarts=whole("TORCHELASTIC_MAX_RESTARTS"),
-        swell_store=text("SWELL_STORE"),
-        swell_run=text("SWELL_RUN"),
+        swell_channel=whole("SWELL_CHANNEL"),
         swell_member=whole("SWELL_MEMBER"),
         swell_slot=whole("SWELL_SLOT"),
         swell_run_dir=text("SWELL_RUN_DIR"),
-        swell_pulse=whole("SWELL_PULSE"),
+        swell_beat_s=number("SWELL_BEAT_S", float, "a number of seconds"),
     )
     if (found.rank is None) != (found.world_size is None):
         given, missing = ("RANK", "WORLD_SIZE") if found.rank is not None else ("WORLD_SIZE", "RANK")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 
 import torch
@@ -76,14 +77,37 @@ def wrap_default_group(device: torch.device, *, timeout_s: float) -> TorchCollec
     return TorchCollective(group, control, device)
 
 
+def set_timeout(collective: TorchCollective, timeout: timedelta) -> None:
+    """Let collectives take this long from now on; forming the groups may have been given less."""
+    for group in (collective.group, collective.control_group):
+        dist.distributed_c10d._set_pg_timeout(timeout, group)
+
+
+def abort_default_group(backend: str) -> None:
+    """Forget the default group and all others without waiting for anybody; nothing happens where there is none.
+
+    NCCL's communicators must be aborted before new ones are made, for their kernels may wait for a peer that is gone.
+    ``_abort_process_group`` does that (torch 2.6 and later); with gloo there is nothing to abort once its connections
+    are cut.
+    """
+    if not dist.is_initialized():
+        return
+    abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
+    if backend == "nccl" and abort is not None:
+        abort()
+    else:
+        dist.destroy_process_group()
+
+
 def leave_default_group(collective: TorchCollective) -> None:
-    """Meet the others once more, then destroy the groups.
+    """Meet the others once more, unless an exception is on its way, then destroy the groups.
 
     Without the meeting, one rank may tear down its connections while another still reads from them, and gloo then
     aborts the process at exit.
     """
     try:
-        collective.barrier()
+        if sys.exc_info()[0] in (None, SystemExit):  # otherwise the others do not know that we leave
+            collective.barrier()
     except WorldError:
         pass  # a peer is gone: there is nobody to wait for
     finally:

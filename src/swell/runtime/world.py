@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import torch
@@ -11,6 +11,7 @@ import torch.distributed as dist
 from swell.core.protocols import Collective
 from swell.errors import ConfigError, WorldError
 from swell.runtime.collective import Alone, TorchCollective
+from swell.runtime.elastic import open_elastic_world
 from swell.runtime.environment import Environment, read_environment
 from swell.runtime.groups import (
     DEFAULT_TIMEOUT_S,
@@ -41,12 +42,17 @@ class World(Protocol):
 
     @property
     def generation(self) -> int:
-        """How often the world was formed; 0 for the first time, never goes back."""
+        """Which world this is; rises whenever another is formed. 0 where none was: alone, static, not yet joined."""
         ...
 
     @property
     def elastic(self) -> bool:
         """Whether ``reform`` can bring another world."""
+        ...
+
+    @property
+    def joined(self) -> bool:
+        """Whether there is a group to speak over. A worker that has yet to join one builds its model first."""
         ...
 
     def pending(self) -> bool:
@@ -56,7 +62,22 @@ class World(Protocol):
         ...
 
     def reform(self) -> Collective:
-        """Leave the present group, whole or broken, and join the newest generation; blocks until it is formed."""
+        """Leave the present group, whole or broken, and join the newest generation; blocks until it is formed.
+
+        Raises ``Dismissed`` where the others go on without this worker, ``WorldError`` where there is no other world.
+        """
+        ...
+
+    def leave(self, source: str) -> bool:
+        """Pass on a notice that reached this worker alone.
+
+        True where somebody sees to it that the others go on (``pending``, ``reform``) or stop too (``notice``); False
+        where the caller must bring the whole run to its end.
+        """
+        ...
+
+    def allow(self, sizes: Iterable[int]) -> None:
+        """Say which numbers of workers the job can be laid out on."""
         ...
 
     def notice(self) -> Notice | None:
@@ -72,6 +93,7 @@ class StaticWorld:
     """A world that stays as it is until the process ends."""
 
     elastic = False
+    joined = True
     generation = 0
 
     def __init__(self, collective: Collective, *, device: torch.device, nodes: int = 1, owns_group: bool) -> None:
@@ -90,6 +112,13 @@ class StaticWorld:
             f"this world of {self.collective.size} process(es) cannot be formed anew. Start the script with "
             f"`swell run` to keep training when workers come and go, or restart it to resume from its checkpoint."
         )
+
+    def leave(self, source: str) -> bool:
+        """False: nobody can go on without this worker."""
+        return False
+
+    def allow(self, sizes: Iterable[int]) -> None:
+        """Nobody to tell: the size of this world is what it is."""
 
     def notice(self) -> Notice | None:
         """None: no supervisor speaks to this world."""
@@ -120,6 +149,8 @@ def open_world(
     if timeout_s <= 0:
         raise ConfigError(f"timeout_s is {timeout_s}, expected seconds above 0.")
     said = read_environment(environ)
+    if said.supervised:
+        return open_elastic_world(said, device, backend=backend, timeout_s=timeout_s)
     if dist.is_available() and dist.is_initialized():
         return _adopt(said, device, backend, timeout_s)
     if not said.launched:

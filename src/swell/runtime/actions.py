@@ -1,0 +1,64 @@
+"""What the membership of a run decides, for the supervisor to carry out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swell.runtime.generation import Generation
+from swell.runtime.notice import Notice
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a worker process under this name, on this place of the machine."""
+
+    member: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Tell every worker that is ready about this generation."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Give a worker notice."""
+
+    member: int
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Tell a worker that waits to join that it is not needed any more."""
+
+    member: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End a worker at once."""
+
+    member: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Tell the user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The run is over and every worker is gone."""
+
+    code: int
+
+
+Action = Start | Announce | Ask | Release | Kill | Log | End

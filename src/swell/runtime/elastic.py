@@ -1,0 +1,211 @@
+"""The world of a worker that ``swell run`` started: formed anew in place whenever workers come, go or die."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+
+import torch
+
+from swell.errors import WorldError
+from swell.runtime.channel import Channel
+from swell.runtime.collective import TorchCollective
+from swell.runtime.connections import Connections
+from swell.runtime.environment import Environment
+from swell.runtime.failures import is_peer_failure
+from swell.runtime.generation import Generation
+from swell.runtime.groups import (
+    abort_default_group,
+    choose_backend,
+    choose_device,
+    join_default_group,
+    leave_default_group,
+    set_timeout,
+)
+from swell.runtime.link import SupervisorLink
+from swell.runtime.notice import Notice
+from swell.runtime.rendezvous import RendezvousStore, SupersededError
+
+_FORMING_S = 5.0  # for the first attempt; each that fails without a newer generation gets this much more
+
+
+class ElasticWorld:
+    """Keeps this process and whatever it holds in memory while the group round it changes.
+
+    A new worker belongs to no group until it calls ``reform`` for the first time, so it can import and build its model
+    while the others go on training. ``reform`` then, and whenever it is called again, waits for the supervisor's newest
+    generation and forms it with the other members.
+    """
+
+    elastic = True
+    nodes = 1
+
+    def __init__(self, link: SupervisorLink, *, device: torch.device, backend: str, timeout_s: float) -> None:
+        self.device = device
+        self.member = link.member  # this worker's name in the run; a rank changes, this does not
+        self.generation = 0
+        self._link = link
+        self._backend = backend
+        self._timeout_s = timeout_s
+        self._collective: TorchCollective | None = None
+        self._connections = Connections()
+        self._passed = 0  # the newest generation this worker was in or gave up: it waits for a newer one
+        self._stores: list[RendezvousStore] = []  # torch keeps only the C++ half alive
+        self._lock = threading.Lock()
+        self._closed = False
+        link.on_generation = self._hear
+
+    @property
+    def collective(self) -> TorchCollective:
+        """What the present members speak over; there is none before the first ``reform``."""
+        if self._collective is None:
+            raise WorldError(
+                "this worker belongs to no group yet: call reform() once everything is built, and after every loss."
+            )
+        return self._collective
+
+    @property
+    def joined(self) -> bool:
+        """Whether this worker belongs to a group."""
+        return self._collective is not None
+
+    def pending(self) -> bool:
+        """Whether another generation was announced; also counts as a sign that this worker makes progress."""
+        self._link.step()
+        newest = self._link.newest
+        return newest is not None and newest.number > self.generation
+
+    def notice(self) -> Notice | None:
+        """What the supervisor asked for; a supervisor that is gone asks to stop, for nobody could help any more."""
+        return self._link.notice
+
+    def leave(self, source: str) -> bool:
+        """Pass on a notice that reached this worker alone; True, for the supervisor takes care of it.
+
+        It announces a generation without this worker (``pending``), in which ``reform`` raises ``Dismissed``; or, where
+        the others may not go on without it, gives notice to all.
+        """
+        self._link.say("leave", source=source)
+        return True
+
+    def allow(self, sizes: Iterable[int]) -> None:
+        """Tell the supervisor which numbers of workers the job can be laid out on."""
+        self._link.say("allow", sizes=sorted(set(sizes)))
+
+    def reform(self) -> TorchCollective:
+        """Leave the present group, whole or broken, and form the newest generation with its members.
+
+        Blocks until a generation with this worker is formed. Raises ``Dismissed`` when the others go on without it and
+        ``WorldError`` when the supervisor is gone.
+        """
+        self._drop()
+        if self._passed:
+            self._link.say("left", number=self._passed)
+        else:
+            self._link.say("ready")
+        attempts = 0
+        while True:
+            generation = self._link.newer_than(self._passed)
+            self._link.say("joined", number=generation.number)
+            attempts += 1
+            began = time.monotonic()
+            try:
+                collective = self._form(generation, patience_s=_FORMING_S * attempts)
+            except (SupersededError, RuntimeError, TimeoutError) as error:
+                in_vain = self._link.superseded(generation.number)
+                if not (in_vain or isinstance(error, (SupersededError, TimeoutError)) or is_peer_failure(error)):
+                    raise
+                self._passed = generation.number
+                abort_default_group(self._backend)
+                if not in_vain:
+                    self._link.say("left", number=generation.number)
+            else:
+                self._link.say("formed", number=generation.number, took_s=round(time.monotonic() - began, 4))
+                return collective
+
+    def close(self) -> None:
+        """Leave for good: with the others at the end of training, at once when an exception is on its way."""
+        if self._closed:
+            return
+        self._closed = True
+        failing = sys.exc_info()[0] not in (None, SystemExit)
+        if not failing:
+            self._link.say("done")
+        if self._collective is not None and not failing:
+            leave_default_group(self._collective)
+            self._collective = None
+        self._drop()
+
+    def _form(self, generation: Generation, *, patience_s: float) -> TorchCollective:
+        rank, size = generation.members.index(self.member), len(generation.members)
+        store = RendezvousStore(
+            generation.rendezvous, in_vain=lambda: self._link.superseded(generation.number), timeout_s=patience_s
+        )
+        self._stores.append(store)
+        connections = Connections()
+        try:
+            with connections.recorded():
+                collective = join_default_group(
+                    backend=self._backend,
+                    device=self.device,
+                    timeout_s=patience_s,
+                    store=store.for_backend(self._backend),
+                    rank=rank,
+                    size=size,
+                )
+        except BaseException:
+            connections.sever()
+            raise
+        set_timeout(collective, timedelta(seconds=self._timeout_s))
+        with self._lock:
+            self._connections = connections
+            self._collective = collective
+            self.generation = generation.number
+        self._passed = generation.number
+        return collective
+
+    def _drop(self) -> None:
+        """Cut every connection of the present group, so that no neighbour waits for us, and forget it."""
+        with self._lock:
+            self._connections.sever()
+            self._collective = None
+        abort_default_group(self._backend)
+
+    def _hear(self, generation: Generation) -> None:
+        """In the link's thread: free the main thread from a collective that a dead member keeps from finishing."""
+        with self._lock:
+            if not generation.lost or self._collective is None or self.generation >= generation.number:
+                return
+            self._connections.sever()
+            if self._backend == "nccl":
+                with contextlib.suppress(Exception):  # the main thread reports what is wrong with the group
+                    self._collective.group._get_backend(self.device).abort()
+
+
+def open_elastic_world(
+    said: Environment, device: torch.device | str, *, backend: str | None, timeout_s: float
+) -> ElasticWorld:
+    """The world of a worker that the supervisor started."""
+    assert said.swell_channel is not None and said.swell_member is not None
+    own = choose_device(device, local_rank=said.swell_slot or 0, backend=backend)
+    try:
+        if not os.get_inheritable(said.swell_channel):  # as the supervisor hands it over, until we take it
+            raise WorldError(
+                "the elastic world of this worker was opened before. Open it once, in the process that `swell run` "
+                "started, and hand it on."
+            )
+        os.set_inheritable(said.swell_channel, False)
+        end = socket.socket(fileno=said.swell_channel)
+    except OSError as error:
+        raise WorldError(
+            f"SWELL_CHANNEL names descriptor {said.swell_channel}, which is no connection to a supervisor ({error}). "
+            f"Start the script with `swell run`, or unset SWELL_CHANNEL."
+        ) from error
+    link = SupervisorLink(Channel(end), said.swell_member, beat_s=said.swell_beat_s or 1.0)
+    return ElasticWorld(link, device=own, backend=choose_backend(own, backend), timeout_s=timeout_s)

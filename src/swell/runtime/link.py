@@ -1,0 +1,118 @@
+"""A worker's link to its supervisor: what it was told, and the heartbeat it sends."""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from swell.errors import WorldError
+from swell.runtime.channel import Channel
+from swell.runtime.generation import Generation
+from swell.runtime.notice import Notice
+
+
+class Dismissed(SystemExit):
+    """This worker is not needed any more and the others go on without it; left to itself it ends the process well."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(0)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class SupervisorLink:
+    """Listens in a thread of its own, so that whatever was said can be read without waiting.
+
+    The thread beats too: it cannot when the process is stopped or another thread keeps the interpreter to itself, and
+    that is what the supervisor listens for. Each beat says how often ``step`` was called, so that a worker whose main
+    thread is stuck is told from one that works.
+    """
+
+    def __init__(self, channel: Channel, member: int, *, beat_s: float = 1.0) -> None:
+        self.member = member
+        self.newest: Generation | None = None
+        self.notice: Notice | None = None
+        self.on_generation: Callable[[Generation], None] = lambda generation: None  # called in the link's thread
+        self._channel = channel
+        self._beat_s = beat_s
+        self._progress = 0
+        self._release: str | None = None
+        self._lost = False
+        self._changed = threading.Condition()
+        threading.Thread(target=self._listen, name="swell-link", daemon=True).start()
+
+    def say(self, word: str, **facts: Any) -> None:
+        """Tell the supervisor something; a supervisor that is gone is noticed by the thread."""
+        self._channel.send({"say": word, **facts})
+
+    def step(self) -> None:
+        """Count a step for the heartbeat."""
+        self._progress += 1
+
+    def newer_than(self, number: int) -> Generation:
+        """The newest generation above ``number`` that this worker is a member of; waits for it.
+
+        Raises ``Dismissed`` when the worker was sent home, ``WorldError`` when the supervisor is gone.
+        """
+        with self._changed:
+            while True:
+                newest = self.newest
+                if self._release is not None:
+                    raise Dismissed(self._release)
+                if newest is not None and newest.number > number:
+                    if self.member in newest.members:
+                        return newest
+                    if self.member in newest.dismissed:
+                        raise Dismissed(f"the others went on without this worker in generation {newest.number}")
+                if self._lost:
+                    raise WorldError(
+                        "the supervisor of this run is gone, so no new world can be formed. Start the run again with "
+                        "`swell resume`; it goes on from its newest checkpoint."
+                    )
+                self._changed.wait()
+
+    def superseded(self, number: int) -> bool:
+        """Whether waiting in generation ``number`` is in vain."""
+        newest = self.newest
+        return self._lost or self._release is not None or (newest is not None and newest.number > number)
+
+    def _listen(self) -> None:
+        next_beat = time.monotonic()
+        while True:
+            now = time.monotonic()
+            if now >= next_beat:
+                self.say("beat", progress=self._progress)
+                next_beat = now + self._beat_s
+            ready, _, _ = select.select([self._channel.fileno()], [], [], max(0.0, next_beat - time.monotonic()))
+            if not ready:
+                continue
+            messages = self._channel.receive()
+            if messages is None:
+                break
+            for message in messages:
+                self._take(message)
+        with self._changed:
+            self._lost = True
+            if self.notice is None:
+                self.notice = Notice(source="supervisor lost", time=time.time())
+            self._changed.notify_all()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        generation = None
+        with self._changed:
+            if message["say"] == "generation":
+                self.newest = generation = Generation.from_message(message)
+            elif message["say"] == "notice":
+                now, left = time.time(), message["seconds_left"]
+                deadline = None if left is None else now + left
+                self.notice = Notice(source=message["source"], time=now, deadline=deadline, leave=message["leave"])
+            elif message["say"] == "release":
+                self._release = message["reason"]
+            self._changed.notify_all()
+        if generation is not None:
+            self.on_generation(generation)

@@ -1,0 +1,83 @@
+"""Which numbers of workers a run may have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from swell.errors import ConfigError
+
+_MOST = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSizes:
+    """The allowed numbers of workers, rising."""
+
+    allowed: tuple[int, ...]
+
+    @property
+    def smallest(self) -> int:
+        return self.allowed[0]
+
+    @property
+    def largest(self) -> int:
+        return self.allowed[-1]
+
+    def floor(self, workers: int) -> int | None:
+        """The largest allowed number that ``workers`` can fill; None when they are too few for any.
+
+        >>> parse_sizes("2,4,8").floor(7)
+        4
+        """
+        fitting = [size for size in self.allowed if size <= workers]
+        return fitting[-1] if fitting else None
+
+    def nearest_below(self, workers: int) -> int:
+        """``floor``, or the smallest allowed number where there is none."""
+        return self.floor(workers) or self.smallest
+
+    def require(self, workers: int) -> int:
+        """``workers`` if allowed, else an error that lists what is."""
+        if workers not in self.allowed:
+            raise ConfigError(f"{workers} workers were asked for, allowed are {self}. Ask for one of those.")
+        return workers
+
+    def only(self, sizes: Iterable[int]) -> WorldSizes:
+        """Those also in ``sizes``; an error where none is left."""
+        given = sorted(set(sizes))
+        both = tuple(size for size in self.allowed if size in given)
+        if not both:
+            raise ConfigError(
+                f"the run allows {self} workers and the job can be laid out on {', '.join(map(str, given)) or 'none'}: "
+                f"no number is in both. Change --workers, or the global batch and the bounds on micro-batches."
+            )
+        return WorldSizes(both)
+
+    def __str__(self) -> str:
+        low, high = self.smallest, self.largest
+        if len(self.allowed) > 2 and self.allowed == tuple(range(low, high + 1)):
+            return f"{low} to {high}"
+        return ", ".join(map(str, self.allowed))
+
+
+def parse_sizes(text: str) -> WorldSizes:
+    """Allowed numbers of workers: ``4``, a range ``1:8``, every second ``2:16:2``, or a list ``2,4,8``.
+
+    >>> parse_sizes("2:8:2").allowed
+    (2, 4, 6, 8)
+    """
+    sizes: set[int] = set()
+    for part in text.split(","):
+        try:
+            numbers = [int(number) for number in part.split(":")]
+        except ValueError:
+            numbers = []
+        low, high, step = {1: (numbers * 2 + [1])[:3], 2: [*numbers, 1], 3: numbers}.get(len(numbers), [0, 0, 0])
+        if not (1 <= low <= high <= _MOST and step >= 1):
+            raise ConfigError(
+                f"workers {text!r} cannot be read at {part!r}, expected a number (4), a range from at least 1 (1:8), a "
+                f"range with a step (2:16:2), or a list of these (2,4,8)."
+            )
+        sizes.update(range(low, high + 1, step))
+    return WorldSizes(tuple(sorted(sizes)))
