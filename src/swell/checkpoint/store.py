@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import uuid
 import warnings
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from swell.checkpoint.disk import explained
+from swell.checkpoint.disk import explained, sync_folder
 from swell.checkpoint.draft import Draft, remove_leftovers, retire
 from swell.checkpoint.found import Found, check_model, inspect, numbered_folders, read_parts, verify
 from swell.checkpoint.snapshot import Snapshot, take
@@ -222,11 +221,12 @@ class Store:
 
     def _make_root(self) -> None:
         # Only the first save makes the run's folder: one that vanishes later may be a disk that was unmounted.
-        if self._made:
-            self.root.mkdir(exist_ok=True)
-        else:
-            os.makedirs(self.root, exist_ok=True)
-            self._made = True
+        folders = [self.root] if self._made else [*reversed(self.root.parents), self.root]
+        for folder in folders:
+            if not folder.exists():
+                folder.mkdir(exist_ok=True)
+                sync_folder(folder.parent)
+        self._made = True
 
     def _run_id_on_disk(self) -> str | None:
         for _, path in reversed(numbered_folders(self.root)):
