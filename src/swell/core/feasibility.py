@@ -94,8 +94,8 @@ def batch_bounds(
     Traceback (most recent call last):
     ...
     swell.errors.PlanError: a maximum batch of 1000 cannot feed 11 replicas in micro-batches of at least 100 samples:
-    that takes 1100 per step. Raise the maximum batch to 1100 or more, lower min_micro to 90 or less, or run on at most 10
-    replicas.
+    that takes 1100 per step. Raise the maximum batch to 1100 or more, lower min_micro to 90 or less, or run on at
+    most 10 replicas.
     """
     replicas = whole_number(replicas, name="replicas")
     lowest, highest = _batches(min_batch, max_batch)
@@ -110,13 +110,13 @@ def batch_bounds(
         if highest >= replicas:
             remedies.append(f"lower min_micro to {highest // replicas} or less")
         if most:
-            remedies.append(f"run on at most {most} replicas")
+            remedies.append(f"run on at most {_counted(most)}")
         raise PlanError(
-            f"a maximum batch of {highest} cannot feed {replicas} replicas in {bounds}: that takes "
+            f"a maximum batch of {highest} cannot feed {_counted(replicas)} in {bounds}: that takes "
             f"{replicas * bounds.low} per step. {_either(remedies)}."
         )
     raise PlanError(
-        f"no batch from {lowest} to {highest} can be laid out on {replicas} replicas in {bounds}. "
+        f"no batch from {lowest} to {highest} can be laid out on {_counted(replicas)} in {bounds}. "
         f"{_near(lowest, highest, replicas, bounds)}, or widen the bounds on micro-batches."
     )
 
@@ -155,13 +155,13 @@ def require_fit(global_batch: int, replicas: int, bounds: MicroBounds) -> None:
         if bounds.low > 1 and global_batch >= replicas:
             remedies.append(f"lower min_micro to {global_batch // replicas} or less")
         if most:
-            remedies.append(f"run on at most {most} replicas")
+            remedies.append(f"run on at most {_counted(most)}")
         raise PlanError(
-            f"global batch {global_batch} cannot feed {replicas} replicas: each needs {need}{why}. {_either(remedies)}."
+            f"global batch {global_batch} cannot feed {_counted(replicas)}: each needs {need}{why}. {_either(remedies)}."
         )
-    fewer = f", run on at most {most} replicas" if most else ""
+    fewer = f", run on at most {_counted(most)}" if most else ""
     raise PlanError(
-        f"global batch {global_batch} cannot be laid out on {replicas} replicas in {bounds}. "
+        f"global batch {global_batch} cannot be laid out on {_counted(replicas)} in {bounds}. "
         f"{_near(global_batch, global_batch, replicas, bounds)}{fewer}, or widen the bounds on micro-batches."
     )
 
@@ -220,7 +220,11 @@ def batch_at_least(limit: int, replicas: int, bounds: MicroBounds) -> int:
 
 def _near(lowest: int, highest: int, replicas: int, bounds: MicroBounds) -> str:
     below, above = batch_at_most(lowest, replicas, bounds), batch_at_least(highest, replicas, bounds)
-    return f"Use {above}" if below is None else f"Use {below} or {above}, the nearest that can"
+    return f"Use {below} or {above}, the nearest that can"
+
+
+def _counted(replicas: int) -> str:
+    return f"{replicas} replica{'s' if replicas > 1 else ''}"
 
 
 def _either(remedies: list[str]) -> str:

@@ -1,7 +1,7 @@
 """A keyed 64-bit hash: the only source of randomness in the order of samples.
 
-It is SplitMix64's output function (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators", figure
-17, https://doi.org/10.1145/2714064.2660195). Only integer arithmetic modulo 2**64 is used, so the numbers are the same
+It is SplitMix64 with random access (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators",
+https://doi.org/10.1145/2660193.2660195). Only integer arithmetic modulo 2**64 is used, so the numbers are the same
 with every version of numpy and on every machine; a checkpoint relies on that. Never change a constant here.
 """
 

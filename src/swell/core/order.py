@@ -196,7 +196,10 @@ def _weights(weights: Iterable[float] | np.ndarray) -> np.ndarray:
 
 
 def _indices(indices: Iterable[int] | np.ndarray) -> np.ndarray:
-    array = np.asarray(indices if hasattr(indices, "__array__") else list(indices))
+    try:
+        array = np.asarray(indices if hasattr(indices, "__array__") else list(indices))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the given order is not a sequence ({error}): give data set indices in a list.") from None
     if array.ndim != 1:
         raise ConfigError(f"the given order has {array.ndim} dimensions: give a flat sequence of data set indices.")
     if array.size == 0:

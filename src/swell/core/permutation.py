@@ -9,8 +9,8 @@ and ``a = ceil(n / b)``; rounds take turns in
 with keyed hashes ``F_i``. That permutes ``[0, a * b)``; a number that lands at ``n`` or above is sent through again
 until it lands below ("cycle walking"). Fewer than one number in ``a`` needs it.
 
-Reference: Black and Rogaway 2002, "Ciphers with arbitrary finite domains", sections 4 and 5,
-https://doi.org/10.1007/3-540-45760-7_9. It shuffles samples; it is not meant to keep a secret.
+Reference: Black and Rogaway 2002, "Ciphers with arbitrary finite domains", sections 3 (sorting), 4 (cycle walking) and
+5 (generalised Feistel), https://eprint.iacr.org/2001/012. It shuffles samples; it is not meant to keep a secret.
 """
 
 from __future__ import annotations
