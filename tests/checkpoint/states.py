@@ -102,7 +102,7 @@ def same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
-        return (one.dtype, one.shape) == (other.dtype, other.shape) and bits(one) == bits(other)
+        return (one.dtype, one.shape) == (other.dtype, other.shape) and torch.equal(bits(one), bits(other))
     if isinstance(one, np.ndarray):
         return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
     if isinstance(one, np.generic):
@@ -119,6 +119,6 @@ def same(one: Any, other: Any) -> bool:
     return one == other
 
 
-def bits(tensor: torch.Tensor) -> list[int]:
+def bits(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.detach().contiguous().view(-1)
-    return (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat).view(torch.uint8).tolist()
+    return (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat).view(torch.uint8)
