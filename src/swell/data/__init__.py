@@ -1,1 +1,12 @@
-"""TODO"""
+"""Samples on their way to the model: orders, batches of any span fetched ahead, streams, evaluation."""
+
+from __future__ import annotations
+
+from swell.data.evaluation import evaluation_loader
+from swell.data.feed import Feed
+from swell.data.orders import orders
+from swell.data.own_stream import OwnStream
+from swell.data.spans import Span
+from swell.data.stream import Stream
+
+__all__ = ["Feed", "OwnStream", "Span", "Stream", "evaluation_loader", "orders"]

@@ -1,0 +1,85 @@
+"""Evaluation data shared out to replicas exactly: nothing padded, nothing read twice, nothing left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from swell.core.counts import whole_number
+from swell.errors import ConfigError
+
+_OURS = ("shuffle", "sampler", "batch_sampler", "drop_last")
+
+
+def share(n: int, *, rank: int, replicas: int) -> range:
+    """The samples of ``[0, n)`` that are one replica's: contiguous, sizes that differ by one at most.
+
+    >>> [share(10, rank=rank, replicas=3) for rank in range(3)]
+    [range(0, 3), range(3, 6), range(6, 10)]
+    """
+    return range(n * rank // replicas, n * (rank + 1) // replicas)
+
+
+def evaluation_loader(
+    dataset: Any, *, rank: int, replicas: int, batch_size: int, **loader_arguments: Any
+) -> DataLoader[Any]:
+    """A ``DataLoader`` over one replica's part of ``dataset``, in order; over all replicas every sample comes once.
+
+    ``torch.utils.data.DistributedSampler`` repeats samples until every replica has as many, and so reports accuracies
+    that depend on the number of replicas (pytorch/pytorch#25162). Here parts may differ by a sample, and where there
+    are more replicas than samples some are empty: sum counts over replicas, do not average averages.
+
+    Of an iterable data set every replica reads the whole and keeps every ``replicas``-th run of ``batch_size`` samples.
+    With several workers the data set must share itself out among them by ``get_worker_info()``, as for any
+    ``DataLoader``, and every replica must have as many workers.
+
+    ``loader_arguments`` go to ``DataLoader`` (``num_workers``, ``collate_fn``, ``pin_memory``, ...). Raises
+    ``ConfigError`` for those that would lose or repeat samples.
+
+    >>> loaders = [evaluation_loader(range(7), rank=rank, replicas=2, batch_size=2) for rank in range(2)]
+    >>> [[batch.tolist() for batch in loader] for loader in loaders]
+    [[[0, 1], [2]], [[3, 4], [5, 6]]]
+    """
+    replicas = whole_number(replicas, name="replicas")
+    rank = whole_number(rank, name="rank", at_least=0, at_most=replicas - 1)
+    batch_size = whole_number(batch_size, name="batch_size")
+    for name in _OURS:
+        if loader_arguments.get(name):
+            raise ConfigError(
+                f"{name}={loader_arguments[name]!r} for an evaluation loader, which reads every sample once and in "
+                f"order: leave {name} out; to evaluate on a part, give torch.utils.data.Subset(dataset, indices)."
+            )
+        loader_arguments.pop(name, None)
+    if isinstance(dataset, IterableDataset):
+        part = EveryOther(dataset, run=batch_size, rank=rank, replicas=replicas)
+        return DataLoader(part, batch_size=batch_size, **loader_arguments)
+    part = share(len(dataset), rank=rank, replicas=replicas)
+    return DataLoader(dataset, batch_size=batch_size, sampler=part, **loader_arguments)
+
+
+class EveryOther(IterableDataset[Any]):
+    """Of an iterable's runs of ``run`` samples those numbered ``rank``, ``rank + replicas``, ``rank + 2 * replicas``...
+
+    >>> list(EveryOther(range(7), run=2, rank=1, replicas=2))
+    [2, 3, 6]
+    """
+
+    def __init__(self, dataset: Any, *, run: int, rank: int, replicas: int) -> None:
+        self.dataset, self.run, self.rank, self.replicas = dataset, run, rank, replicas
+
+    def __iter__(self) -> Iterator[Any]:
+        samples = iter(self.dataset)
+        number = 0
+        while samples_of_run := list(islice(samples, self.run)):
+            if number % self.replicas == self.rank:
+                yield from samples_of_run
+            number += 1
+
+    def __len__(self) -> int:
+        n = len(self.dataset)  # TypeError where it is unknown, as for the data set itself
+        whole, rest = divmod(n, self.run)
+        mine = len(range(self.rank, whole, self.replicas)) * self.run
+        return mine + (rest if whole % self.replicas == self.rank else 0)

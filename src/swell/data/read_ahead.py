@@ -1,0 +1,204 @@
+"""A window over one pass of an iterable data set: read ahead as far as asked, forgotten as far as committed."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from swell.errors import DataError, LoadError
+
+_CHUNK = 64  # samples a worker sends at once
+
+
+class ReadAhead:
+    """Samples ``low`` to ``high`` of an epoch's pass over ``dataset``, by position.
+
+    A pass begins with ``dataset.set_epoch(epoch)`` where there is one. What is done already is passed over by the data
+    set's own ``load_state_dict`` (given a state that its ``state_dict`` returned at or before that place) or
+    ``skip(n)`` (which returns an iterable that begins ``n`` samples later), else by reading it; with several workers
+    always by reading it, because each of them has a state of its own.
+
+    With ``num_workers`` above 0, ``loader_arguments`` go to a ``DataLoader`` whose workers read; samples then travel as
+    bytes and are unpacked when they are asked for, so that those of other replicas cost little.
+    """
+
+    def __init__(self, dataset: Any, **loader_arguments: Any) -> None:
+        self._dataset = dataset
+        self._arguments = loader_arguments
+        self._workers: int = loader_arguments.get("num_workers", 0)
+        self._skips = self._workers < 2 and hasattr(dataset, "skip")
+        self._stateful = self._workers < 2 and hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
+        self._states: deque[tuple[int, Any]] = deque()  # the data set's state before the sample at a position
+        self._keeps_states = False  # whether this pass does
+        self._loader: DataLoader[Any] | None = None
+        self._reader: Any = None  # of the pass that is open
+        self._samples: list[Any] = []
+        self.epoch = -1
+        self.low = 0
+        self.ended = False
+
+    @property
+    def high(self) -> int:
+        """The position after the last sample read."""
+        return self.low + len(self._samples)
+
+    def __getitem__(self, position: int) -> Any:
+        """The sample at a position of the window; one that a worker read is a new copy each time."""
+        sample = self._samples[position - self.low]
+        return pickle.loads(sample) if self._workers else sample
+
+    def holds(self, epoch: int, position: int) -> bool:
+        """Whether that position can be had without going back."""
+        return self._reader is not None and epoch == self.epoch and position >= self.low
+
+    def reach(self, position: int) -> int:
+        """Read on until ``position`` or the end of the stream; where the window then ends."""
+        while self.high < position and not self.ended:
+            self._read(position - self.high)
+        return self.high
+
+    def seek(self, epoch: int, position: int) -> None:
+        """Let the window begin at ``position`` of ``epoch``; a new pass only where it cannot get there by reading on.
+
+        Raises ``DataError`` where the stream ends before ``position``.
+        """
+        if not self.holds(epoch, position):
+            self._open(epoch, position)
+        self._release(position)
+        while self.high < position and not self.ended:
+            self._read(position - self.high)
+            self._release(position)
+        if self.high < position:
+            raise DataError(
+                f"epoch {epoch} of the stream ended after {self.high} samples, but {position} of them are done: it has "
+                "become shorter. A stream must give the same samples in each pass over an epoch; mend that, or start a "
+                "new run."
+            )
+
+    def state(self) -> dict[str, Any]:
+        """The data set's own state at or before the window's beginning; empty where it keeps none."""
+        if not self._states or self._states[0][0] > self.low:
+            return {}
+        position, state = self._states[0]
+        return {"epoch": self.epoch, "position": position, "dataset": state}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Let the next pass over the state's epoch begin from it."""
+        self.close()
+        if state and self._stateful:
+            self.epoch = state["epoch"]
+            self._states.append((state["position"], state["dataset"]))
+
+    def close(self) -> None:
+        """Stop the workers and forget the window; the next ``seek`` opens a new pass."""
+        reader, self._reader, self._loader = self._reader, None, None
+        self._samples, self.low, self.ended, self.epoch = [], 0, False, -1
+        self._states.clear()
+        if self._workers and reader is not None:
+            reader._shutdown_workers()  # what its __del__ calls, but now: an error's traceback may keep it alive
+
+    def _open(self, epoch: int, position: int) -> None:
+        known = [(at, state) for at, state in self._states if epoch == self.epoch and at <= position]
+        begins = position == 0 and not known
+        if self._loader is None or not (self._loader.persistent_workers and begins):
+            self.close()
+        self._states.clear()
+        self.epoch, self._samples, self.low, self.ended = epoch, [], 0, False
+        if hasattr(self._dataset, "set_epoch"):
+            self._dataset.set_epoch(epoch)
+        source = self._dataset
+        if known:
+            self.low, state = known[-1]
+            self._states.append(known[-1])
+            self._dataset.load_state_dict(copy.deepcopy(state))
+        elif position and self._skips:
+            source, self.low = self._dataset.skip(position), position
+        self._keeps_states = self._stateful and source is self._dataset
+        if not self._workers:
+            self._reader = iter(source)
+            return
+        if self._loader is None:
+            source = source if isinstance(source, IterableDataset) else _Iterable(source)
+            self._loader = DataLoader(
+                source, batch_size=_CHUNK, collate_fn=_Pack(with_state=self._keeps_states), **self._arguments
+            )
+        self._reader = iter(self._loader)
+
+    def _read(self, count: int) -> None:
+        try:
+            if self._workers:
+                samples, state = next(self._reader, ([], None))
+            else:
+                samples = list(islice(self._reader, count))
+                state = copy.deepcopy(self._dataset.state_dict()) if self._keeps_states else None
+        except BaseException as error:
+            epoch, high = self.epoch, self.high
+            self.close()
+            if not isinstance(error, Exception):
+                raise
+            raise LoadError(
+                f"reading the stream failed near position {high} of epoch {epoch}: {type(error).__name__}, see the "
+                "error above. The next batch is read from the same position; mend the data set where it fails again."
+            ) from error
+        self.ended = not samples
+        self._samples += samples
+        if self._keeps_states and samples:
+            self._states.append((self.high, state))
+
+    def _release(self, position: int) -> None:
+        count = min(position, self.high) - self.low
+        if count > 0:
+            del self._samples[:count]
+            self.low += count
+        while len(self._states) > 1 and self._states[1][0] <= self.low:
+            self._states.popleft()
+
+
+class _Iterable(IterableDataset[Any]):
+    """Tells a DataLoader that something is to be iterated."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.source)
+
+
+class _Pack:
+    """Runs in a worker: each sample as bytes, and the data set's state after the last of them."""
+
+    def __init__(self, *, with_state: bool) -> None:
+        self.with_state = with_state
+
+    def __call__(self, samples: list[Any]) -> tuple[list[bytes], Any]:
+        info = get_worker_info()
+        assert info is not None
+        dataset: Any = info.dataset
+        return [_packed(sample) for sample in samples], dataset.state_dict() if self.with_state else None
+
+
+def _packed(sample: Any) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, protocol=5).dump(sample)
+    return buffer.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    """Writes tensors as arrays: torch's own way takes some hundred microseconds each, or a file descriptor."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is torch.Tensor and obj.device.type == "cpu" and not obj.requires_grad:
+            try:
+                return torch.from_numpy, (np.ascontiguousarray(obj.numpy()).reshape(obj.shape),)
+            except TypeError:  # a type that numpy does not have
+                return NotImplemented
+        return NotImplemented
