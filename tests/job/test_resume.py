@@ -133,8 +133,7 @@ def test_whatever_is_registered_comes_back(tmp_path: Path) -> None:
         for _ in job.epochs(1):
             for x, y, _ in loader:
                 job.backward(mean_loss(model, x, y))
-                job.step()
-                counter.value += 1
+                counter.value += job.step()
                 if stop and counter.value == 2:
                     job.save()
                     return counter.value
