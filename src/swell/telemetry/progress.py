@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import time
 from collections.abc import Callable
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.errors import LiveError
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -28,7 +30,7 @@ from swell.core.events import (
 from swell.telemetry.standing import Part, Standing, compact, duration
 
 _FRAME_S = 0.1  # a live line is drawn at most this often
-_SMALLEST_BAR, _LARGEST_BAR = 10, 40
+_SMALLEST_BAR, _LARGEST_BAR, _GAP = 10, 40, 2  # columns
 
 
 class ProgressLine:
@@ -48,7 +50,7 @@ class ProgressLine:
         self._every_s, self._clock = every_s, clock
         self._standing = Standing()
         self._live: Live | None = None
-        self._broken = False
+        self._broken = self._plain = False
         self._shown_s = -float("inf")
         self._epoch_s: float | None = None
         self._reasons: set[str] = set()
@@ -56,7 +58,7 @@ class ProgressLine:
     @property
     def live(self) -> bool:
         """Whether one line is kept up to date, and not one printed now and then."""
-        return self._console.is_terminal and not self._console.is_dumb_terminal
+        return self._console.is_terminal and not self._console.is_dumb_terminal and not self._plain
 
     def emit(self, event: Event) -> None:
         if self._broken:
@@ -72,6 +74,8 @@ class ProgressLine:
                 self._show()
         except (OSError, ValueError):  # a closed pipe, a closed file
             self._broken = True
+            with contextlib.suppress(OSError, ValueError):
+                self.close()
 
     def close(self) -> None:
         if self._live is not None:
@@ -83,15 +87,21 @@ class ProgressLine:
         now = self._clock()
         if now - self._shown_s < (_FRAME_S if self.live else self._every_s):
             return
+        if not self.live and self._standing.batch is None:
+            return  # nothing to tell yet
         self._shown_s = now
         if not self.live:
-            if self._standing.batch is not None:
-                self._say(_in_a_row(self._standing.title(), self._standing.parts(times="x")))
+            self._say(_in_a_row(self._standing.title(), self._standing.parts(times="x")))
             return
         if self._live is None:
             # No thread of its own: it is drawn as events come, and transient, so that nothing of it stays behind.
-            self._live = Live(console=self._console, auto_refresh=False, transient=True)
-            self._live.start()
+            live = Live(console=self._console, auto_refresh=False, transient=True)
+            try:
+                live.start()
+            except LiveError:  # the program draws a live display of its own, and this version of rich allows but one
+                self._plain = True
+                return
+            self._live = live
             atexit.register(self.close)  # gives the cursor back where nobody closes the run
         self._live.update(_Line(self._standing), refresh=True)
 
@@ -144,16 +154,21 @@ class _Line:
         title = Text(self._standing.title(), style="bold")
         done = self._standing.done
         parts = self._standing.parts(times="x" if options.ascii_only else "×")
-        bar = 0 if done is None else _SMALLEST_BAR + len(" 100 %") + 2
-        room = options.max_width - len(title.plain) - bar
-        while len(parts) > 1 and _width(parts) > room:
+        room = options.max_width - len(title.plain) - _GAP
+        bar = _SMALLEST_BAR + _GAP + len("100 %") + _GAP
+        if room < bar + _width([min(parts, key=lambda part: part.rank)]):
+            done = None  # the most important figure comes before the bar
+        if done is not None:
+            room -= bar
+        while parts and _width(parts) > room:
             parts.remove(max(parts, key=lambda part: part.rank))
         row: list[ProgressBar | Text] = [title]
         if done is not None:
-            width = min(_LARGEST_BAR, _SMALLEST_BAR + max(0, room - _width(parts)))
-            row += [ProgressBar(total=1.0, completed=done, width=width), Text(f"{100 * done:3.0f} %")]
+            width = min(_LARGEST_BAR, _SMALLEST_BAR + room - _width(parts))
+            row.append(ProgressBar(total=1.0, completed=done, width=width, complete_style="green"))
+            row.append(Text(f"{100 * done:3.0f} %"))
         row += [Text.assemble((f"{part.label} ", "dim"), (part.value, "cyan")) for part in parts]
-        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid = Table.grid(padding=(0, _GAP, 0, 0))
         for _ in row:
             grid.add_column(no_wrap=True)
         grid.add_row(*row)
@@ -161,7 +176,7 @@ class _Line:
 
 
 def _width(parts: list[Part]) -> int:
-    return sum(len(part.label) + len(part.value) + 3 for part in parts)
+    return sum(len(part.label) + 1 + len(part.value) + _GAP for part in parts) - (_GAP if parts else 0)
 
 
 def _in_a_row(title: str, parts: list[Part]) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,12 @@ def draw_run(events: Iterable[Event], path: str | os.PathLike[str]) -> Path:
     with _Canvas(path, rows=3, columns=1, size=(8.0, 8.0)) as canvas:
         loss, batch, gain = canvas.axes
         _draw_loss(loss, run, _COLOURS[0], raw=True)
+        _dress_loss(loss, [run])
         _draw_batch(batch, run, _COLOURS[0])
-        lines = _draw_gain(gain, run)
+        _draw_gain(gain, run)
         for axes in canvas.axes:
             for samples in run.resizes:
                 axes.axvline(samples, color="#999999", linewidth=0.8, linestyle=(0, (4, 3)), zorder=0.5)
-        if lines > 1:
-            gain.legend(loc="best")
         gain.set_xlabel("samples")
         canvas.title(_in_words(events, run))
     return canvas.path
@@ -77,17 +77,17 @@ def compare(runs: Mapping[str, Iterable[Event]], path: str | os.PathLike[str]) -
         loss, batch, gain = canvas.axes
         for index, run in enumerate(drawn.values()):
             colour = _COLOURS[index % len(_COLOURS)]
+            width = 1.6 + 1.0 * (len(drawn) - 1 - index)  # so that one under another still shows
             _draw_loss(loss, run, colour, raw=False)
-            _steps(batch, run.samples, run.global_batch, colour)
-            _steps(gain, run.samples, run.gain, colour)
-        _dress_loss(loss, [run.loss for run in drawn.values()])
-        _dress_batch(batch, np.concatenate([run.global_batch for run in drawn.values()]))
+            _steps(batch, run.samples, run.chosen(run.global_batch), colour, linewidth=width)
+            _steps(gain, run.samples, run.chosen(run.gain), colour, linewidth=width)
+        _dress_loss(loss, list(drawn.values()))
+        _dress_batch(batch, list(drawn.values()))
+        _from_zero(gain, np.concatenate([run.gain for run in drawn.values()]))
         gain.set_title("gain: base steps a step is worth")
-        gain.set_ylim(bottom=0)
         for axes in canvas.axes:
             axes.set_xlabel("samples")
-        names = [f"{name} ({run.steps:,} steps)" for name, run in drawn.items()]
-        canvas.legend(batch, names)
+        canvas.legend(_COLOURS, [f"{name} ({run.steps:,} steps)" for name, run in drawn.items()])
     return canvas.path
 
 
@@ -128,14 +128,32 @@ class _Canvas:
     def title(self, text: str) -> None:
         self._figure.suptitle(text, x=0.01, ha="left", fontsize=10, color="#555555")
 
-    def legend(self, axes: Any, names: list[str]) -> None:
-        self._figure.legend(axes.get_lines()[: len(names)], names, loc="outside lower center", ncols=min(4, len(names)))
+    def legend(self, colours: Sequence[str], names: Sequence[str]) -> None:
+        from matplotlib.lines import Line2D
+
+        marks = [Line2D([], [], color=colours[index % len(colours)], linewidth=2.5) for index in range(len(names))]
+        self._figure.legend(marks, names, loc="outside lower center", ncols=min(3, len(names)))
 
 
 def _counts() -> Any:
     from matplotlib.ticker import EngFormatter
 
     return EngFormatter(sep="")
+
+
+def _logarithmic(axes: Any, *, base: int, within: Sequence[float]) -> None:
+    """A logarithmic axis with plain numbers on it."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log", base=base)
+    axes.yaxis.set_major_locator(LogLocator(base=base, subs=within))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _from_zero(axes: Any, values: np.ndarray) -> None:
+    highest = float(np.nanmax(values, initial=0.0))
+    axes.set_ylim(0, 1.1 * highest if highest > 0 else 1.0)
 
 
 def _thinned(*columns: np.ndarray) -> list[np.ndarray]:
@@ -146,46 +164,50 @@ def _thinned(*columns: np.ndarray) -> list[np.ndarray]:
     return [column[keep] for column in columns]
 
 
+def _average(run: Series) -> np.ndarray:
+    """The loss averaged over a fiftieth of the run, or two steps where that is more."""
+    return smoothed(run.loss, run.samples, over=max(run.samples[-1] / 50, 2 * float(np.median(run.global_batch))))
+
+
 def _draw_loss(axes: Any, run: Series, colour: str, *, raw: bool) -> None:
-    average = smoothed(run.loss, run.samples, over=max(1.0, run.samples[-1] / 50))
-    samples, loss, average = _thinned(run.samples, run.loss, average)
+    samples, loss, average = _thinned(run.samples, run.loss, _average(run))
     if raw:
         axes.plot(samples, loss, color=colour, linewidth=0.7, alpha=0.3)
     axes.plot(samples, average, color=colour, linewidth=1.8)
-    if raw:
-        _dress_loss(axes, [run.loss])
 
 
-def _dress_loss(axes: Any, losses: list[np.ndarray]) -> None:
+def _dress_loss(axes: Any, runs: list[Series]) -> None:
     axes.set_title("loss")
-    values = np.concatenate(losses)
+    values = np.concatenate([run.loss for run in runs])
     values = values[np.isfinite(values)]
     if not len(values):
         axes.text(0.5, 0.5, "no loss was recorded", transform=axes.transAxes, ha="center", color="#777777")
         return
-    # A loss that falls a hundredfold is seen on a logarithmic axis only.
-    if values.min() > 0 and values.max() > 30 * values.min():
-        axes.set_yscale("log")
-    elif values.min() >= 0:
-        axes.set_ylim(bottom=0, top=1.05 * float(np.quantile(values, 0.999)) or 1.0)
+    averages = np.concatenate([_average(run) for run in runs])
+    low, high = np.nanmin(averages), np.nanmax(averages)
+    top = max(high, float(np.quantile(values, 0.995)))  # a few wild steps do not press the rest flat
+    if values.min() < 0:
+        return
+    if low > 0 and high > 30 * low:  # a fall that is seen on a logarithmic axis only
+        _logarithmic(axes, base=10, within=(1, 2, 5))
+        axes.set_ylim(0.7 * low, 1.4 * top)
+    else:
+        axes.set_ylim(0, 1.05 * top if top > 0 else 1.0)
 
 
 def _steps(axes: Any, samples: np.ndarray, values: np.ndarray, colour: str, **how: Any) -> None:
     """A value that holds for a step, drawn from the step's first sample to its last."""
     samples, values = _thinned(samples, values)
-    axes.plot(
-        np.insert(samples, 0, 0.0),
-        np.insert(values, 0, values[0]),
-        color=colour,
-        **{"linewidth": 1.8, "drawstyle": "steps-pre", **how},
-    )
+    how = {"linewidth": 1.8, "drawstyle": "steps-pre", **how}
+    axes.plot(np.insert(samples, 0, 0.0), np.insert(values, 0, values[0]), color=colour, **how)
 
 
 def _draw_batch(axes: Any, run: Series, colour: str) -> None:
-    _steps(axes, run.samples, run.global_batch, colour)
-    _dress_batch(axes, run.global_batch)
+    _steps(axes, run.samples, run.chosen(run.global_batch), colour)
+    _dress_batch(axes, [run])
     if run.replicas.min() == run.replicas.max():
         return
+    axes.set_ylabel("batch", color=colour)
     other = axes.twinx()
     _steps(other, run.samples, run.replicas, _COLOURS[1], linewidth=1.2)
     other.set_ylim(0, 1.6 * run.replicas.max())  # below the batch, mostly
@@ -193,36 +215,35 @@ def _draw_batch(axes: Any, run: Series, colour: str) -> None:
     other.tick_params(colors=_COLOURS[1])
     other.grid(visible=False)
     other.yaxis.get_major_locator().set_params(integer=True)
-    axes.set_ylabel("batch", color=colour)
 
 
-def _dress_batch(axes: Any, batches: np.ndarray) -> None:
+def _dress_batch(axes: Any, runs: list[Series]) -> None:
     axes.set_title("global batch, in samples")
-    usual = batches[batches > 0]
-    if len(usual) and np.quantile(usual, 0.99) >= 8 * np.quantile(usual, 0.05):
-        axes.set_yscale("log", base=2)
-        from matplotlib.ticker import ScalarFormatter
-
-        axes.yaxis.set_major_formatter(ScalarFormatter())
+    batches = np.concatenate([run.chosen(run.global_batch) for run in runs])
+    if batches.max() >= 8 * batches.min():
+        _logarithmic(axes, base=2, within=(1,))
     else:
-        axes.set_ylim(bottom=0)
+        _from_zero(axes, batches)
 
 
-def _draw_gain(axes: Any, run: Series) -> int:
-    """Gain and, where it is another line, the lr factor; how many lines that made."""
+def _draw_gain(axes: Any, run: Series) -> None:
+    """Gain and, where it is another line, the lr factor."""
+    gain, factor = run.chosen(run.gain), run.chosen(run.lr_factor)
     axes.set_title("gain: base steps a step is worth")
-    _steps(axes, run.samples, run.gain, _COLOURS[2], label="gain")
-    axes.set_ylim(bottom=0)
-    if np.allclose(run.gain, run.lr_factor, equal_nan=True) or np.isnan(run.lr_factor).all():
-        return 1
+    _steps(axes, run.samples, gain, _COLOURS[2], label="gain")
+    _from_zero(axes, gain)
+    if np.isnan(factor).all() or np.allclose(gain, factor, equal_nan=True):
+        return
     axes.set_title("gain and learning rate factor")
-    _steps(axes, run.samples, run.lr_factor, _COLOURS[3], linewidth=1.4, label="lr factor")
-    return 2
+    _steps(axes, run.samples, factor, _COLOURS[3], linewidth=1.4, label="lr factor")
+    _from_zero(axes, np.concatenate([gain, factor]))
+    axes.legend(loc="best")
 
 
 def _in_words(events: list[Event], run: Series) -> str:
     text = f"{run.steps:,} steps, {run.samples[-1]:,.0f} samples, {run.progress[-1]:,.0f} base steps of progress"
     begun = [event for event in events if isinstance(event, RunStarted)]
     if begun:
-        text += f"\n{begun[-1].policy}, rule {begun[-1].rule}, base batch {begun[-1].base_batch:,}"
+        how = f"{begun[-1].policy}, rule {begun[-1].rule}, base batch {begun[-1].base_batch:,}"
+        text += "\n" + textwrap.shorten(how, 110, placeholder=" …")
     return text

@@ -25,12 +25,18 @@ class Series:
     progress: np.ndarray
     noise_scale: np.ndarray
     samples_per_s: np.ndarray
+    cut: np.ndarray  # bool: the last step of an epoch, which had to make do with the samples that were left
     resizes: np.ndarray  # samples at which the world changed
 
     @property
     def steps(self) -> int:
         """How many steps the run took."""
         return len(self.samples)
+
+    def chosen(self, column: np.ndarray) -> np.ndarray:
+        """The column as it would be without short last steps of epochs: there it is as in the step before."""
+        rows = np.arange(self.steps)
+        return column[np.maximum.accumulate(np.where(self.cut, 0, rows))]
 
 
 def series_of(events: Iterable[Event]) -> Series:
@@ -69,8 +75,14 @@ def series_of(events: Iterable[Event]) -> Series:
         progress=column(step.progress for step in steps),
         noise_scale=column(step.noise_scale for step in steps),
         samples_per_s=column(step.global_batch / step.step_s if step.step_s > 0 else None for step in steps),
+        cut=np.array([_is_cut(*three) for three in zip([None, *steps], steps, [*steps[1:], None], strict=False)]),
         resizes=np.array(resizes, dtype=float),
     )
+
+
+def _is_cut(before: Stepped | None, step: Stepped, after: Stepped | None) -> bool:
+    last = after is None or after.epoch != step.epoch
+    return last and before is not None and before.epoch == step.epoch and step.global_batch < before.global_batch
 
 
 def smoothed(values: np.ndarray, samples: np.ndarray, *, over: float) -> np.ndarray:

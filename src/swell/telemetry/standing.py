@@ -79,15 +79,15 @@ class Standing:
         if self.batch is not None:
             parts.append(Part("batch", f"{self.batch:,}", 0))
         if self.replicas is not None:
-            parts.append(Part("replicas", str(self.replicas), 4))
+            parts.append(Part("replicas", str(self.replicas), 3))
         if self.lr_factor:
             low, high = min(self.lr_factor), max(self.lr_factor)
             spread = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f}-{high:.2f}"
-            parts.append(Part("lr", times + spread, 3))
+            parts.append(Part("lr", times + spread, 2))
         if self.gain is not None:
             parts.append(Part("gain", f"{self.gain:.2f}", 5))
         if self.samples_per_s is not None:
-            parts.append(Part("samples/s", compact(self.samples_per_s), 2))
+            parts.append(Part("samples/s", compact(self.samples_per_s), 4))
         if self.loss is not None:
             parts.append(Part("loss", f"{self.loss:.4g}", 1))
         if self.left_s is not None:
@@ -108,7 +108,7 @@ def compact(number: float) -> str:
     ['7', '9,999', '10.0k', '123k', '60.0M', '2.5']
     """
     if number < 10 and number != int(number):
-        return f"{number:.2g}"
+        return f"{number:.1f}"
     if round(number) < 10_000:
         return f"{round(number):,}"
     units = "kMGT"
