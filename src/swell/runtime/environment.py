@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from swell.errors import ConfigError
@@ -105,3 +106,17 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
             f"Start the script with torchrun or `swell run`, or unset both to run on one process."
         )
     return found
+
+
+def count_places(environ: Mapping[str, str] | None = None) -> int:
+    """How many workers this machine has room for: one for each CUDA device where there are any, else for each core.
+
+    Finds devices without torch, so that a supervisor starts at once.
+    """
+    visible = (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        devices = len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
+    else:
+        devices = len([entry for entry in Path("/dev").glob("nvidia*") if entry.name[6:].isdecimal()])
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return devices or cores

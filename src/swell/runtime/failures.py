@@ -65,5 +65,5 @@ def lost_peers_as_world_errors(doing: str) -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
+    lines = str(error).partition(". This is typically caused")[0].strip().splitlines()  # gloo adds advice of its own
     return lines[0][:300] if lines else type(error).__name__

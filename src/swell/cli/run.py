@@ -1,0 +1,132 @@
+"""``swell run``: keep a script training on a changing number of workers."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from swell.cli.command import Command
+from swell.errors import ConfigError
+
+
+def _options(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--workers", default="1", metavar="N", help="allowed numbers: 4, 1:8, 2:16:2 or 2,4,8 (default: 1)")
+    add("--start", type=int, metavar="N", help="workers to begin with (default: as many as devices or cores allow)")
+    add("--run-dir", metavar="DIR", help="folder of control socket and logs (default: runs/ and the script's name)")
+    add("--engine", choices=["inplace", "torchrun"], default="inplace", help="how the world changes (default: inplace)")
+    add("--max-restarts", type=int, default=3, metavar="N", help="faults that are made good; resizes are free (3)")
+    add(
+        "--on-worker-failure",
+        choices=["restart", "shrink", "stop"],
+        default="restart",
+        help="replace a lost worker, go on with fewer, or save and stop (default: restart)",
+    )
+    add("--grace", type=float, default=60.0, metavar="S", help="seconds from a notice to the kill (60)")
+    add("--hang-timeout", type=float, default=60.0, metavar="S", help="seconds without a heartbeat (60)")
+    add("--stall-timeout", type=float, metavar="S", help="seconds without a step on any worker (default: no limit)")
+    add("--trace", metavar="CSV", help="replay worker counts over time: time,workers or milliseconds,add|remove,node")
+    add("--trace-speed", type=float, default=1.0, metavar="X", help="replay X times as fast (1)")
+    add("--trace-removals", choices=["notice", "kill"], default="notice", help="how the trace takes workers away")
+    add("--show", choices=["all", "first", "none"], default="all", help="whose output is shown (default: all)")
+    add("--per-node", type=int, default=1, metavar="N", help="torchrun: workers on each node (1)")
+    add("--rendezvous", default="localhost:29400", metavar="HOST:PORT", help="torchrun: where nodes meet")
+    add("-m", "--module", action="store_true", help="SCRIPT is a module, as in python -m")
+    add("script", metavar="SCRIPT", help="the training script")
+    add("arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
+
+
+def _run(args: Namespace) -> int:
+    options = {name: value for name, value in vars(args).items() if name not in ("run", "command")}
+    return start(options)
+
+
+def start(options: dict[str, Any]) -> int:
+    """Start or resume a run from the values of its options; returns the exit status."""
+    args = Namespace(**options)
+    command = [sys.executable, *(["-m"] if args.module else []), args.script, *args.arguments]
+    if not args.module and not Path(args.script).is_file():
+        raise ConfigError(f"script {args.script!r} is not there. Give the path of a Python file, or -m and a module.")
+    if args.engine == "torchrun":
+        return _with_torchrun(args, command[1:])
+    return _in_place(args, command, options)
+
+
+def _in_place(args: Namespace, command: list[str], options: dict[str, Any]) -> int:
+    from swell.runtime.environment import count_places
+    from swell.runtime.roster import Patience
+    from swell.runtime.rundir import RunDir
+    from swell.runtime.sizes import parse_sizes
+    from swell.runtime.supervisor import RunOptions, supervise
+    from swell.runtime.worker_trace import read_worker_trace
+
+    for name in ("grace", "hang_timeout", "stall_timeout"):
+        if getattr(args, name) is not None and not getattr(args, name) > 0:
+            raise ConfigError(f"--{name.replace('_', '-')} is {getattr(args, name):g}, expected seconds above 0.")
+    if args.max_restarts < 0:
+        raise ConfigError(f"--max-restarts is {args.max_restarts}, expected 0 or more.")
+    sizes = parse_sizes(args.workers)
+    trace = None if args.trace is None else read_worker_trace(args.trace).faster(args.trace_speed)
+    first = sizes.nearest_below(count_places() if trace is None else trace.at(0))
+    stem = args.script.replace(".", "/") if args.module else args.script
+    run_dir = Path(args.run_dir or Path("runs") / Path(stem).stem)
+    patience = Patience(
+        hang_s=args.hang_timeout,
+        stall_s=math.inf if args.stall_timeout is None else args.stall_timeout,
+        grace_s=args.grace,
+    )
+    chosen = RunOptions(
+        command=tuple(command),
+        run_dir=run_dir,
+        sizes=sizes,
+        start=first if args.start is None else sizes.require(args.start),
+        max_restarts=args.max_restarts,
+        on_failure=args.on_worker_failure,
+        patience=patience,
+        beat_s=min(1.0, args.hang_timeout / 5),
+        trace=trace,
+        trace_removals=args.trace_removals,
+        show=args.show,
+    )
+    folder = RunDir(run_dir)
+    record = {"options": {**options, "run_dir": str(run_dir.resolve())}, "folder": str(Path.cwd())}
+    return supervise(chosen, write=_write, prepare=lambda: folder.write_record(record))
+
+
+def _with_torchrun(args: Namespace, command: list[str]) -> int:
+    from swell.runtime.sizes import parse_sizes
+    from swell.runtime.torchrun import become_torchrun, torchrun_command
+
+    line = torchrun_command(
+        command,
+        sizes=parse_sizes(args.workers),
+        per_node=args.per_node,
+        rendezvous=args.rendezvous,
+        max_restarts=args.max_restarts,
+    )
+    return become_torchrun(line)
+
+
+def _write(line: str) -> None:
+    print(line, flush=True)
+
+
+COMMAND = Command(
+    summary="keep a script training while workers come, go and die",
+    description=(
+        "Start a script on several workers of this machine and keep it training while workers are added, taken away or "
+        "killed. Workers that stay keep their processes: the world is formed anew round them in a fraction of a "
+        "second. Control it with swell status, resize and stop, which take the run's folder.\n"
+        "With --engine torchrun, start the same line on every node: torchrun restarts all workers when nodes come and "
+        "go, and --workers counts them over all nodes.\n"
+        "The status is 0 when training came to its end, 143 when it was stopped and can be resumed, 130 after a second "
+        "Ctrl-C, 2 when the request cannot be met, otherwise that of the worker that failed (128 + signal if killed)."
+    ),
+    example="swell run --workers 1:8 --run-dir runs/digits train.py --epochs 10",
+    options=_options,
+    run=_run,
+)

@@ -1,0 +1,46 @@
+"""``swell stop``: let a run save and end."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+
+from swell.cli.command import Command
+from swell.errors import ConfigError
+
+
+def _options(parser: ArgumentParser) -> None:
+    parser.add_argument("run_dir", metavar="RUN", help="the run's folder")
+    parser.add_argument(
+        "--grace", type=float, metavar="S", help="seconds until workers are killed (default: the run's)"
+    )
+    parser.add_argument("--wait", type=float, metavar="S", help="wait up to S seconds until it has ended")
+
+
+def _run(args: Namespace) -> int:
+    from swell.runtime.control import ask
+
+    ask(args.run_dir, "stop", grace_s=args.grace)
+    deadline = time.monotonic() + (args.wait or 0.0)
+    while args.wait is not None:
+        try:
+            ask(args.run_dir, "status")
+        except ConfigError:
+            break  # nobody is there to answer any more
+        if time.monotonic() > deadline:
+            print(f"after {args.wait:g} s the run has not ended")
+            return 1
+        time.sleep(0.1)
+    return 0
+
+
+COMMAND = Command(
+    summary="let a run save and end",
+    description=(
+        "Ask every worker of a run to stop after the same step, save and exit; swell resume brings the run back. The "
+        "status is 0 when the request was taken up, 1 when --wait ran out."
+    ),
+    example="swell stop runs/digits --wait 60",
+    options=_options,
+    run=_run,
+)

@@ -1,0 +1,108 @@
+"""The control socket of a run: questions and commands from its owner, answered by the supervisor."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from swell.errors import ConfigError, SwellError, WorldError
+from swell.runtime.channel import Channel
+from swell.runtime.rundir import RunDir
+
+Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+class ControlServer:
+    """A Unix socket that only its owner can open, and that checks who calls besides."""
+
+    def __init__(self, path: Path, answer: Answer) -> None:
+        self._answer = answer
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            self._listener.bind(str(path))
+        finally:
+            os.umask(before)
+        self._listener.listen(16)
+        self._listener.setblocking(False)
+
+    def fileno(self) -> int:
+        """The descriptor to wait on for callers."""
+        return self._listener.fileno()
+
+    def accept(self) -> Channel | None:
+        """The next caller; None where there is none, or where it is another user."""
+        try:
+            end, _ = self._listener.accept()
+        except OSError:
+            return None
+        end.setblocking(False)
+        if _user(end) not in (os.getuid(), 0):
+            end.close()
+            return None
+        return Channel(end)
+
+    def serve(self, caller: Channel) -> bool:
+        """Answer what a caller asks; False when it has hung up or speaks nonsense."""
+        try:
+            messages = caller.receive()
+        except WorldError:
+            return False
+        for message in messages or ():
+            try:
+                reply = {"ok": True, **self._answer(message)}
+            except SwellError as error:
+                reply = {"ok": False, "error": str(error)}
+            caller.send({"say": "reply", **reply})
+        return messages is not None
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._listener.close()
+
+
+def _user(end: socket.socket) -> int:
+    if sys.platform == "linux":
+        _, user, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+        return user
+    return os.getuid()  # the socket's mode and its folder's keep others out
+
+
+def ask(run_dir: str | Path, word: str, *, timeout_s: float = 10.0, **facts: Any) -> dict[str, Any]:
+    """Ask the supervisor of a run and return its answer.
+
+    Words are ``status``, ``resize`` (workers, kill), ``stop`` (grace_s) and ``chaos`` (signal, and rank or member). A
+    run that is not active, and whatever the supervisor refuses, are ``ConfigError``.
+    """
+    path = RunDir(run_dir).find_socket()
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    end.settimeout(timeout_s)
+    try:
+        end.connect(str(path))
+    except OSError as error:
+        end.close()
+        raise ConfigError(
+            f"the supervisor of {run_dir} does not answer ({error}). If it was killed, bring the run back with "
+            f"`swell resume {run_dir}`."
+        ) from error
+    end.settimeout(None)
+    channel = Channel(end)
+    try:
+        channel.send({"say": word, **facts})
+        while True:
+            ready, _, _ = select.select([channel.fileno()], [], [], timeout_s)
+            messages = channel.receive() if ready else None
+            if messages is None:
+                raise ConfigError(f"the supervisor of {run_dir} gave no answer to {word!r} within {timeout_s:g} s.")
+            for reply in messages:
+                if not reply.get("ok"):
+                    raise ConfigError(str(reply.get("error", "the supervisor refused without a reason")))
+                return {key: value for key, value in reply.items() if key not in ("say", "ok")}
+    finally:
+        channel.close()

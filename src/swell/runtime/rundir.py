@@ -1,0 +1,115 @@
+"""The folder of a supervised run: its control socket, logs and the record it can be resumed from."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from swell.errors import ConfigError
+
+_LONGEST_SOCKET_PATH = 100  # the kernel's limit is 108 bytes on Linux and 104 on macOS
+
+
+class RunDir:
+    """Paths inside a run's folder.
+
+    ``control/`` can be entered by its owner only. It holds the lock of the one supervisor, the record of its command
+    line and the control socket (or, where the path is too long for a socket, the name of a private folder that does).
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.control = self.path / "control"
+        self.logs = self.path / "logs"
+
+    @contextmanager
+    def held(self) -> Iterator[Path]:
+        """Hold the run as its one supervisor; gives a private folder for sockets and rendezvous, removed afterwards."""
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            self.control.mkdir(exist_ok=True)
+            self.control.chmod(0o700)
+            lock = os.open(self.control / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(
+                f"run folder {self.path} cannot be used ({error}). Give --run-dir a folder you can write to."
+            ) from error
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ConfigError(
+                    f"run folder {self.path} is in use by another `swell run`. Stop that one with `swell stop "
+                    f"{self.path}`, or give another --run-dir."
+                ) from None
+            private = Path(tempfile.mkdtemp(prefix="swell-"))
+            try:
+                yield private
+            finally:
+                with contextlib.suppress(OSError):
+                    (self.control / "address").unlink()
+                shutil.rmtree(private, ignore_errors=True)
+        finally:
+            os.close(lock)
+
+    def place_socket(self, private: Path) -> Path:
+        """Where the control socket goes; the place is written down for clients."""
+        path = self.control.resolve() / "socket"
+        if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
+            path = private / "socket"
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()  # left behind by a supervisor that was killed; we hold the lock
+        _write_private(self.control / "address", str(path))
+        return path
+
+    def find_socket(self) -> Path:
+        """The control socket of the supervisor that holds this run."""
+        try:
+            return Path((self.control / "address").read_text())
+        except PermissionError:
+            raise ConfigError(f"run folder {self.path} belongs to somebody else: only its owner controls it.") from None
+        except OSError:
+            raise ConfigError(
+                f"no run is active in {self.path}. Give the folder of a run that `swell run` is keeping up (its "
+                f"--run-dir), or bring it back with `swell resume {self.path}`."
+            ) from None
+
+    def write_record(self, record: Mapping[str, Any]) -> None:
+        """Remember how the run was started."""
+        _write_private(self.control / "run.json", json.dumps(record, indent=2) + "\n")
+
+    def read_record(self) -> dict[str, Any]:
+        """How the run was started."""
+        path = self.control / "run.json"
+        try:
+            record = json.loads(path.read_text())
+            if isinstance(record, dict):
+                return record
+            raise ValueError("not a JSON object")
+        except FileNotFoundError:
+            raise ConfigError(
+                f"{self.path} holds no run that can be resumed: {path} is not there. Give a folder that was the "
+                f"--run-dir of `swell run`."
+            ) from None
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"{path} cannot be read ({error}). Start the run again with `swell run --run-dir {self.path}`; its "
+                f"checkpoints are not affected."
+            ) from error
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, whole or not at all."""
+    aside = path.with_suffix(".new")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    aside.replace(path)

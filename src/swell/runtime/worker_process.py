@@ -1,0 +1,105 @@
+"""One worker process: started in a session of its own, with a channel to the supervisor and a log file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from swell.runtime.channel import Channel
+
+_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
+_LAUNCHERS += ("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class WorkerProcess:
+    """A running worker. Its output goes straight to its log, so it never waits for the supervisor to read."""
+
+    def __init__(
+        self, command: Sequence[str], *, member: int, slot: int, run_dir: Path, log: Path, threads: int, beat_s: float
+    ) -> None:
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        environ = worker_environment(
+            os.environ, member=member, slot=slot, channel=far.fileno(), run_dir=run_dir, threads=threads, beat_s=beat_s
+        )
+        self.member = member
+        self.slot = slot
+        self.log = log
+        with far, log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[far.fileno()],
+                start_new_session=True,
+            )
+        self.channel = Channel(near)
+        self.exit_fd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit status once the process is gone, below 0 for a signal; None while it runs.
+
+        What a failed worker leaves behind in its session (data-loading processes) is ended with it, while its own
+        process id is still taken and cannot mean anybody else.
+        """
+        if self._process.returncode is None and hasattr(os, "waitid"):
+            with contextlib.suppress(ChildProcessError):
+                seen = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if seen is not None and seen.si_status != 0:
+                    self.kill()
+        return self._process.poll()
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the worker, not to its children."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End the worker and whatever it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Release what is held for a process that is gone."""
+        self.channel.close()
+        if self.exit_fd is not None:
+            os.close(self.exit_fd)
+            self.exit_fd = None
+
+
+def worker_environment(
+    environ: Mapping[str, str], *, member: int, slot: int, channel: int, run_dir: Path, threads: int, beat_s: float
+) -> dict[str, str]:
+    """The environment of a worker: the supervisor's, without another launcher's words, with ours.
+
+    Workers of one machine speak over the loopback interface, so nobody outside can reach them; NCCL must not end the
+    process when a peer is lost, for the process is to go on. What the user set is left as it is.
+    """
+    kept = {name: value for name, value in environ.items() if name not in _LAUNCHERS and "TORCHELASTIC" not in name}
+    defaults = {
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": str(threads),
+        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+        "TORCH_NCCL_ENABLE_MONITORING": "0",
+    }
+    ours = {
+        "SWELL_MEMBER": str(member),
+        "SWELL_SLOT": str(slot),
+        "SWELL_CHANNEL": str(channel),
+        "SWELL_RUN_DIR": str(run_dir.resolve()),
+        "SWELL_BEAT_S": str(beat_s),
+    }
+    return {**defaults, **kept, **ours}

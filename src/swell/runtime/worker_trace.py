@@ -1,0 +1,107 @@
+"""Traces of how many workers there were over time, as spot markets recorded them."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from swell.errors import TraceError
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTrace:
+    """Numbers of workers, each holding from its time to the next one's; times are seconds from the start, rising."""
+
+    times_s: tuple[float, ...]
+    workers: tuple[int, ...]
+
+    def at(self, time_s: float) -> int:
+        """How many workers there are ``time_s`` after the start.
+
+        >>> WorkerTrace((0.0, 60.0), (4, 2)).at(59.0)
+        4
+        """
+        passed = [workers for start, workers in zip(self.times_s, self.workers, strict=True) if start <= time_s]
+        return passed[-1] if passed else self.workers[0]
+
+    def faster(self, factor: float) -> WorkerTrace:
+        """The same trace, played ``factor`` times as fast."""
+        if not factor > 0:
+            raise TraceError(f"a trace cannot be played {factor} times as fast, expected a number above 0.")
+        return WorkerTrace(tuple(time / factor for time in self.times_s), self.workers)
+
+
+def read_worker_trace(path: str | os.PathLike[str]) -> WorkerTrace:
+    """Read a trace of worker counts from a CSV file of either kind that is in use.
+
+    - Counts: the last two columns are a time in seconds and a number of workers (``time,workers``; ETH's GCP traces
+      with an index before them). Other columns and a heading are passed over, and only changes are kept.
+    - Events: a time in milliseconds, ``add`` or ``remove``, a node's name (Bamboo, Parcae); each node is one worker.
+
+    The first time counts as 0. A file that is empty, goes back in time or holds anything else is a ``TraceError``.
+    """
+    try:
+        rows = [row for row in csv.reader(Path(path).read_text().splitlines()) if any(cell.strip() for cell in row)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(
+            f"trace {path} cannot be read ({error}). Give a CSV file of times and worker counts."
+        ) from error
+    if rows and not _is_number(rows[0][-1]) and not _is_event(rows[0]):
+        rows = rows[1:]  # a heading
+    if not rows:
+        raise TraceError(f"trace {path} is empty. Expected lines of time,workers or of milliseconds,add|remove,node.")
+    points = _from_events(path, rows) if _is_event(rows[0]) else _from_counts(path, rows)
+    first = points[0][0]
+    changes = [points[0]]
+    for earlier, point in pairwise(points):
+        if point[0] < earlier[0]:
+            raise TraceError(f"trace {path} goes back in time from {earlier[0]:g} to {point[0]:g} s. Sort its lines.")
+        if point[0] == changes[-1][0]:
+            changes[-1] = point
+        elif point[1] != changes[-1][1]:
+            changes.append(point)
+    return WorkerTrace(tuple(time - first for time, _ in changes), tuple(workers for _, workers in changes))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_event(row: Sequence[str]) -> bool:
+    return len(row) == 3 and row[1].strip() in ("add", "remove")
+
+
+def _from_counts(path: object, rows: Sequence[Sequence[str]]) -> list[tuple[float, int]]:
+    points = []
+    for row in rows:
+        try:
+            time, workers = float(row[-2]), int(row[-1])
+        except (ValueError, IndexError):
+            time, workers = float("nan"), -1
+        if not (workers >= 0 and time == time):
+            raise TraceError(
+                f"trace {path} cannot be read at {','.join(row)!r}. Expected a time in seconds and a count."
+            )
+        points.append((time, workers))
+    return points
+
+
+def _from_events(path: object, rows: Sequence[Sequence[str]]) -> list[tuple[float, int]]:
+    nodes: set[str] = set()
+    points = []
+    for row in rows:
+        if not (_is_event(row) and _is_number(row[0])):
+            raise TraceError(
+                f"trace {path} cannot be read at {','.join(row)!r}. Expected milliseconds,add|remove,node."
+            )
+        (nodes.add if row[1].strip() == "add" else nodes.discard)(row[2].strip())
+        points.append((float(row[0]) / 1000, len(nodes)))
+    return points
