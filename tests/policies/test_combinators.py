@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swell.core.types import Observation
+from swell.core.types import Layout, Observation
 from swell.errors import ConfigError
-from swell.policies import AtEpochEnds, Clamp, Dwell, Fixed, Hysteresis, RoundTo, RoundToReplicas
+from swell.policies import AtEpochEnds, Clamp, Dwell, Fixed, Hysteresis, RoundTo, RoundToReplicas, chosen_layout
 from tests.policies.observations import observations, seen
 from tests.reference.policies import rounded
 
@@ -103,6 +103,23 @@ def test_a_resize_ends_a_dwell_and_nothing_else():
     assert Dwell(Fixed(1000), samples=10**9).batch(here) == 1000
     assert Hysteresis(Fixed(1000), change=0.2).batch(here) == 900
     assert AtEpochEnds(Fixed(1000)).batch(here) == 900
+
+
+class LayingOut:
+    base = 64
+
+    def batch(self, seen):
+        return self.layout(seen).global_batch
+
+    def layout(self, seen):
+        return Layout(global_batch=1000, micro_batch=25)
+
+
+def test_the_micro_batch_of_a_policy_that_lays_steps_out_comes_through():
+    assert chosen_layout(LayingOut(), seen()) == Layout(global_batch=1000, micro_batch=25)
+    nested = Clamp(RoundTo(LayingOut(), multiple=64), high=512)
+    assert chosen_layout(nested, seen()) == Layout(global_batch=512, micro_batch=25)
+    assert chosen_layout(Clamp(Fixed(64)), seen()) is None
 
 
 @given(wanted=SIZES, seen=observations())

@@ -8,7 +8,7 @@ gives.
 from __future__ import annotations
 
 from swell.policies.combinators import AtEpochEnds, Clamp, Dwell, Hysteresis, RoundTo, RoundToReplicas
-from swell.policies.decision import checked_batch, is_finished
+from swell.policies.decision import checked_batch, chosen_layout, is_finished
 from swell.policies.fixed import Fixed
 from swell.policies.given import UserPolicy, as_policy
 from swell.policies.goodput import Goodput
@@ -58,6 +58,7 @@ __all__ = [
     "UserPolicy",
     "as_policy",
     "checked_batch",
+    "chosen_layout",
     "is_finished",
     "observation_from_dict",
     "observation_to_dict",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swell.core.protocols import FinitePolicy, Policy
-from swell.core.types import Observation
+from swell.core.types import Layout, Observation
 from swell.errors import ConfigError
 from swell.policies.arguments import as_whole
 
@@ -22,6 +22,21 @@ def checked_batch(policy: Policy, seen: Observation) -> int:
             "or more. Let it return an int, for example max(1, round(x))."
         )
     return batch
+
+
+def chosen_layout(policy: Policy, seen: Observation) -> Layout | None:
+    """The batch with its largest micro-batch, where the policy, or one that it wraps, chooses that as well.
+
+    Around a policy that lays steps out (``layout(seen)``, as :class:`~swell.policies.Goodput` does) a combinator has
+    the last word on the global batch; the micro-batch is the inner one's. None where no policy within chooses one.
+    """
+    if hasattr(policy, "layout"):
+        return policy.layout(seen)  # pyright: ignore[reportAttributeAccessIssue]
+    inner = getattr(policy, "policy", None)
+    within = None if inner is None else chosen_layout(inner, seen)
+    if within is None:
+        return None
+    return Layout(global_batch=checked_batch(policy, seen), micro_batch=within.micro_batch)
 
 
 def is_finished(policy: Policy, seen: Observation) -> bool:

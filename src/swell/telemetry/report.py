@@ -77,7 +77,7 @@ def compare(runs: Mapping[str, Iterable[Event]], path: str | os.PathLike[str]) -
         loss, batch, gain = canvas.axes
         for index, run in enumerate(drawn.values()):
             colour = _COLOURS[index % len(_COLOURS)]
-            width = 1.6 + 1.0 * (len(drawn) - 1 - index)  # so that one under another still shows
+            width = 1.6 + 2.0 * (1 - (index + 1) / len(drawn))  # so that one under another still shows
             _draw_loss(loss, run, colour, raw=False)
             _steps(batch, run.samples, run.chosen(run.global_batch), colour, linewidth=width)
             _steps(gain, run.samples, run.chosen(run.gain), colour, linewidth=width)
@@ -189,7 +189,7 @@ def _dress_loss(axes: Any, runs: list[Series]) -> None:
     if values.min() < 0:
         return
     if low > 0 and high > 30 * low:  # a fall that is seen on a logarithmic axis only
-        _logarithmic(axes, base=10, within=(1, 2, 5))
+        _logarithmic(axes, base=10, within=(1, 2, 5) if high < 1000 * low else (1,))
         axes.set_ylim(0.7 * low, 1.4 * top)
     else:
         axes.set_ylim(0, 1.05 * top if top > 0 else 1.0)
