@@ -59,6 +59,7 @@ ODD = {
     "a loss over many magnitudes": [stepped(samples=64 * i, loss=10.0**-i) for i in range(1, 60)],
     "a gain of zero": [stepped(samples=64 * i, gain=0.0, lr_factor=()) for i in range(1, 9)],
     "a gain that is not a number": [stepped(samples=64 * i, gain=math.nan, lr_factor=(math.nan,)) for i in range(1, 9)],
+    "a gain that is infinite": [stepped(samples=64 * i, gain=math.inf, lr_factor=(2.0,)) for i in range(1, 9)],
     "batches from one to a million": [stepped(samples=4**i, global_batch=2**i) for i in range(20)],
     "more steps than pixels": [stepped(step=i, samples=64 * i) for i in range(1, 9002)],
 }

@@ -43,8 +43,8 @@ def draw_run(events: Iterable[Event], path: str | os.PathLike[str]) -> Path:
 
     The horizontal axis counts samples. The thin line is the loss of each step, the thick one its average. Replicas
     are drawn where their number changes, with a mark at every resize. Steps that were done again after a resume are
-    drawn once. Fails where the log holds no step (``ConfigError``) and where matplotlib is not installed
-    (``DependencyError``).
+    drawn once, and an epoch's short last step is not drawn as a change of batch. Fails where the log holds no step
+    (``ConfigError``) and where matplotlib is not installed (``DependencyError``).
     """
     events = list(events)
     run = series_of(events)
@@ -152,7 +152,7 @@ def _logarithmic(axes: Any, *, base: int, within: Sequence[float]) -> None:
 
 
 def _from_zero(axes: Any, values: np.ndarray) -> None:
-    highest = float(np.nanmax(values, initial=0.0))
+    highest = float(np.max(values[np.isfinite(values)], initial=0.0))
     axes.set_ylim(0, 1.1 * highest if highest > 0 else 1.0)
 
 

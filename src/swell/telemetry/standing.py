@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from swell.core.events import EpochStarted, Event, RunStarted, Stepped
+from swell.core.events import EpochEnded, EpochStarted, Event, RunStarted, Stepped
 
 _RECENT = 32  # steps the speed is averaged over
 
@@ -43,6 +43,8 @@ class Standing:
         elif isinstance(event, EpochStarted):
             self.epoch, self.epochs, self.samples = event.epoch, event.epochs, event.samples
             self.total_samples, self.total_progress = event.total_samples, event.total_progress
+        elif isinstance(event, EpochEnded):
+            self.epoch = event.epoch
         elif isinstance(event, Stepped):
             self.epoch, self.samples, self.progress = event.epoch, event.samples, event.progress
             self.batch, self.replicas = event.global_batch, event.replicas
