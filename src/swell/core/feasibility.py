@@ -151,7 +151,7 @@ def require_fit(global_batch: int, replicas: int, bounds: MicroBounds) -> None:
     if global_batch < least:
         need = f"at least {bounds.low} sample{'s' if bounds.low > 1 else ''} per step"
         why = f" (min_micro={bounds.low})" if bounds.low > 1 else ""
-        remedies = [f"Raise the batch size to {batch_at_least(least, replicas, bounds)} or more"]
+        remedies = [f"Raise the batch size to {least} or more"]
         if bounds.low > 1 and global_batch >= replicas:
             remedies.append(f"lower min_micro to {global_batch // replicas} or less")
         if most:
