@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -11,32 +10,35 @@ from torch import Tensor
 WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # norms of narrow types overflow or round
 
 
-def squared_norms(gradients: Sequence[Tensor | None], groups: Sequence[int], *, num_groups: int) -> Tensor:
-    """The squared Euclidean norm of each group's gradients, one entry per group, on the gradients' device.
+def norms(gradients: Sequence[Tensor | None]) -> Tensor:
+    """The Euclidean norm of each gradient, zero where there is none, as one vector on the gradients' device.
 
-    ``groups[i]`` is the group of ``gradients[i]``; missing gradients count as zero. Half-precision gradients are
-    measured in float32. Nothing is copied and the host never waits.
+    Half-precision gradients are measured in float32. Nothing is copied and the host never waits. Gradients of one type
+    on one device take a fast path of two kernels.
     """
-    by_kind: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[int]]] = defaultdict(lambda: ([], []))
-    for gradient, group in zip(gradients, groups, strict=True):
-        if gradient is not None:
-            dense = gradient.coalesce().values() if gradient.is_sparse else gradient
-            tensors, owners = by_kind[dense.device, dense.dtype]
-            tensors.append(dense)
-            owners.append(group)
-    total: Tensor | None = None
-    for (device, dtype), (tensors, owners) in by_kind.items():
-        norms = torch.stack(torch._foreach_norm(tensors, 2, dtype=WIDE.get(dtype)))  # type: ignore[call-overload]
-        part = _sum_by_group(norms.square_(), owners, num_groups, device)
-        total = part if total is None else total + part.to(total.device)
-    return torch.zeros(num_groups) if total is None else total
+    dense = [g if g is None or not g.is_sparse else g.coalesce().values() for g in gradients]
+    present = [g for g in dense if g is not None]
+    if not present:
+        return torch.zeros(len(gradients))
+    first = present[0]
+    if len(present) == len(dense) and all(g.dtype == first.dtype and g.device == first.device for g in present):
+        return torch.stack(torch._foreach_norm(present, 2, dtype=WIDE.get(first.dtype)))  # type: ignore[call-overload]
+    each = [
+        first.new_zeros((), dtype=torch.float32)
+        if g is None
+        else torch.linalg.vector_norm(g, dtype=WIDE.get(g.dtype)).to(first.device)
+        for g in dense
+    ]
+    return torch.stack(each)
 
 
-def _sum_by_group(squares: Tensor, owners: list[int], num_groups: int, device: torch.device) -> Tensor:
-    if num_groups == 1:
+def by_group(squares: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Sums of a vector over consecutive groups of ``sizes`` entries."""
+    if len(sizes) == 1:
         return squares.sum().reshape(1)
-    counts = [owners.count(group) for group in range(num_groups)]
-    if owners == sorted(owners):  # parameters come group by group: one split, no index tensor to send to the device
-        return torch.stack([part.sum() for part in squares.split(counts)])
-    index = torch.tensor(owners, device=device)
-    return squares.new_zeros(num_groups).index_add_(0, index, squares)
+    return torch.stack([part.sum() for part in squares.split(list(sizes))])
+
+
+def squared_norms(gradients: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor:
+    """The squared norm of each group's gradients; ``sizes`` is how many consecutive gradients each group has."""
+    return by_group(norms(gradients).square(), sizes)

@@ -112,8 +112,7 @@ class Stepping:
         pace, replicas, settings = self._job._pace, self._job.replicas, self._statistics
         if settings is None:
             return pace.lay_out(batch, count, replicas=replicas, split=False), False
-        split = pace.step % max(settings.every, settings.split_every) == 0
-        plan = pace.lay_out(batch, count, replicas=replicas, split=split)
+        plan = pace.lay_out(batch, count, replicas=replicas, split=settings.splits(pace.step))
         return plan, pace.step % settings.every == 0 and plan.num_micro_batches > 1
 
     # The user's two calls

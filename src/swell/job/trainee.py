@@ -95,9 +95,9 @@ class Trainee:
         loss = torch.zeros(1, dtype=torch.float64, device=device) if self._loss is None else self._loss.to(device)
         parts = [loss]
         if measured:
-            wanted = [self.accumulator.small_squares]
+            wanted = [self.accumulator.small_squares()]
             if self.wants_preconditioned:
-                wanted.append(self.accumulator.small_squares_preconditioned)
+                wanted.append(self.accumulator.small_squares(preconditioned=True))
             parts += [torch.zeros(groups, device=device) if part is None else part.to(device) for part in wanted]
         return torch.cat([part.double() for part in parts])
 
@@ -116,13 +116,12 @@ class Trainee:
 
     def read(self, figures: Tensor, scale: Tensor | None, measured: bool, belongs: Measured) -> None:
         """Measure the summed gradient and hand the step's figures on to the moments, now or one step late."""
-        groups = belongs.num_groups
         if measured:
             gradients = [p.grad for p in self.accumulator.parameters]
-            squares = [squared_norms(gradients, self.accumulator.groups, num_groups=groups)]
+            squares = [squared_norms(gradients, self.accumulator.sizes)]
             if belongs.preconditioned:
                 metric = precondition(self.optimizer, self.accumulator.parameters, gradients)
-                squares.append(squared_norms(metric, self.accumulator.groups, num_groups=groups))
+                squares.append(squared_norms(metric, self.accumulator.sizes))
             small = figures[1:] if scale is None else figures[1:] / scale.double().to(figures.device) ** 2
             figures = torch.cat([figures[:1], small, *(s.double().to(figures.device) for s in squares)])
         for values, payload in self._readings.push(figures, belongs):
