@@ -157,7 +157,8 @@ def require_fit(global_batch: int, replicas: int, bounds: MicroBounds) -> None:
         if most:
             remedies.append(f"run on at most {_counted(most)}")
         raise PlanError(
-            f"global batch {global_batch} cannot feed {_counted(replicas)}: each needs {need}{why}. {_either(remedies)}."
+            f"global batch {global_batch} cannot feed {_counted(replicas)}: each needs {need}{why}. "
+            f"{_either(remedies)}."
         )
     fewer = f", run on at most {_counted(most)}" if most else ""
     raise PlanError(
