@@ -153,6 +153,28 @@ def test_host_memory_is_used_again_from_one_save_to_the_next() -> None:
     assert buffers.num_bytes == held
 
 
+def test_memory_got_ahead_is_all_that_the_first_save_needs() -> None:
+    live = {"model": {str(i): torch.randn(1000 * i + 1) for i in range(9)}, "rng": torch.arange(7, dtype=torch.uint8)}
+    buffers = HostBuffers()
+    buffers.room_for(live)()
+    held = buffers.num_bytes
+    assert same(dict(buffers.take(live).parts), live)
+    assert buffers.num_bytes == held
+    buffers.room_for({"model": torch.zeros(3)})()
+    assert buffers.num_bytes == held
+
+
+def test_a_saver_may_be_prepared_at_any_time(saving: Saving) -> None:
+    live = state()
+    for step in range(3):
+        saving.saver.prepare(live)
+        assert saving.saver.save_async(live, samples=step, step=step)
+        saving.saver.prepare({"model": {"weight": torch.randn(9_000_000)}})
+        saving.saver.wait()
+        assert same(saving.loaded(), live)
+    saving.saver.close()
+
+
 def test_a_state_that_grows_finds_room() -> None:
     buffers = HostBuffers()
     for size in (10, 3_000_000, 7, 5_000_000):

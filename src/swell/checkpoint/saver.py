@@ -46,11 +46,22 @@ class AsyncSaver:
         self._on_warning = on_warning
         self._buffers = HostBuffers()
         self._background: Background[SaveReport] = Background("swell-checkpoint")
+        self._preparing: Background[None] = Background("swell-checkpoint-memory")
 
     @property
     def busy(self) -> bool:
         """Whether a checkpoint is being written."""
         return self._background.busy
+
+    def prepare(self, state: Mapping[str, Any]) -> None:
+        """Get memory for such a state in the background, so that the first save holds training no longer than others.
+
+        The best moment is after the first step, when the optimizer has its state. Saving works without it too.
+        """
+        self._preparing.wait()
+        self._preparing.take()
+        if not self.busy:
+            self._preparing.start(self._buffers.room_for(state))
 
     def save_async(self, state: Mapping[str, Any], **about: Any) -> bool:
         """Copy the state and write it in the background; False, and nothing done, while one is being written.
@@ -62,6 +73,7 @@ class AsyncSaver:
         if self.busy:
             return False
         began = time.perf_counter()
+        self._preparing.wait()
         snapshot = self._buffers.take(state)
         held_s = time.perf_counter() - began
 
@@ -109,6 +121,7 @@ class AsyncSaver:
 
     def close(self) -> None:
         """Finish what is being written and let the buffers go; a failure is warned of, not raised."""
+        self._preparing.wait()
         self._background.wait()
         self.poll()
         self._buffers = HostBuffers()
