@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
 class Elasticity:
     """Keeps every replica of a job at the same place, whoever comes and goes."""
 
-    def __init__(self, job: Job, *, notices: Notices | None) -> None:
-        self._job, self._notices = job, notices
+    def __init__(self, job: Job, *, notices: Notices | bool) -> None:
+        self._job = job
+        if notices is True:  # signals are for whoever can save, and for the main thread
+            listens = job.run_dir is not None and threading.current_thread() is threading.main_thread()
+            notices = Notices() if listens else False
+        self._notices = notices if isinstance(notices, Notices) else None
         self._joined = False
 
     def notice(self) -> Notice | None:
@@ -108,6 +113,7 @@ class Elasticity:
             )
         )
         job._keeper.save(wait=True)
+        job._announcer.run_ended("stopped on notice")
         self.leave()
         job.close()
         raise SystemExit(EXIT_RESUME)

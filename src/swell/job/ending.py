@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from swell.core.events import BatchChanged, EpochEnded, StepSkipped
+from swell.core.events import BatchChanged, StepSkipped
 from swell.core.ledger import Ledger
 from swell.core.types import Factors, Observation
 from swell.errors import LossError
@@ -142,15 +142,7 @@ class Ending:
             trainee.drain()
             if trainee.schedule is not None:
                 trainee.schedule.end_epoch()
-        self._job._emit(
-            EpochEnded(
-                time=time.time(),
-                epoch=ledger.epoch,
-                samples=ledger.cursor,
-                complete=complete,
-                metrics=self._job.metrics.results(reset=False),
-            )
-        )
+        self._job._announcer.epoch_ended(complete=complete)
         ledger.next_epoch()
 
     def state_dict(self) -> dict[str, int]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,35 +10,36 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data import IterableDataset
 
 from swell.checkpoint.cadence import Cadence
 from swell.core.events import Event
 from swell.core.ledger import Ledger
 from swell.core.protocols import Collective, Policy, Rule, Sink, Stateful
 from swell.core.types import NoiseEstimate, Plan
-from swell.data.evaluation import evaluation_loader
-from swell.data.feed import Feed
 from swell.data.orders import orders
 from swell.errors import ConfigError, LoopError
+from swell.job.announcer import Announcer
 from swell.job.elasticity import Elasticity
 from swell.job.ending import Ending
+from swell.job.evaluation import evaluate
 from swell.job.keeper import Keeper
 from swell.job.pace import Pace
 from swell.job.passes import Passes
 from swell.job.statistics import Statistics, as_statistics
 from swell.job.stepping import Stepping, describe
 from swell.job.trainee import Clip, Trainee
-from swell.job.training_loader import TrainingLoader
+from swell.job.training_loader import TrainingLoader, feed_loader, stream_loader
 from swell.job.vote import agree_on_text
-from swell.loop.metrics import Metrics, exchange
+from swell.loop.metrics import Metrics
 from swell.loop.schedule import Schedule
 from swell.loop.step import StepInProgress
 from swell.policies import as_policy
 from swell.rules import as_rule, auto, suits
-from swell.runtime import World, open_world
+from swell.runtime import Alone, World, open_world
 from swell.runtime.notice import Notices
-from swell.telemetry import open_sinks
 
+ALONE = Alone()
 Micro = int | tuple[int | None, int | None] | None
 
 
@@ -98,9 +96,7 @@ class Job:
         )
         self.metrics = Metrics()
         self.run_dir = Path(run_dir) if run_dir is not None else None
-        self._sinks = open_sinks(
-            self.run_dir if self.is_main else None, progress=progress if self.is_main else False, extra=sinks
-        )
+        self._announcer = Announcer(self, progress=progress, sinks=sinks)
         self._trainees: list[Trainee] = []
         self._loader: TrainingLoader | None = None
         self._statistics = as_statistics(statistics)
@@ -114,19 +110,14 @@ class Job:
             agree_on_text(self.collective, "the job's settings", self._settings, mend)
         cadence = save if isinstance(save, Cadence) else Cadence(every_s=save)
         self._keeper = Keeper(self, self.run_dir, cadence=cadence, keep=keep)
-        listens = (
-            Notices()
-            if notices is True and self.run_dir is not None and threading.current_thread() is threading.main_thread()
-            else notices or None
-        )
-        self._elasticity = Elasticity(self, notices=listens if isinstance(listens, Notices) else None)
+        self._elasticity = Elasticity(self, notices=notices)
 
     # Where the run stands
 
     @property
     def collective(self) -> Collective:
-        """What the present replicas speak over."""
-        return self._world.collective
+        """What the present replicas speak over; a newcomer is by itself until the loop begins."""
+        return self._world.collective if self._world.joined else ALONE
 
     @property
     def rank(self) -> int:
@@ -248,14 +239,19 @@ class Job:
                 "this job already has a training loader; a second one would count its samples twice. Use "
                 "job.evaluation(...) for validation data, or a swell.Job of its own for another run."
             )
-        order_of = orders(dataset, shuffle=shuffle, weights=weights, order=order, sampler=sampler, seed=self._seed)
-        ledger = Ledger(lambda epoch: len(order_of(epoch)), seed=self._seed, drop_last=drop_last)
+        if isinstance(dataset, IterableDataset):
+            if shuffle or weights is not None or order is not None or sampler is not None:
+                raise ConfigError(
+                    "an IterableDataset has an order of its own: shuffle, weights, order and sampler cannot change it. "
+                    "Shuffle inside the data set, or pass a map-style one."
+                )
+            self._loader = stream_loader(self, dataset, seed=self._seed, drop_last=drop_last, **loading)
+        else:
+            order_of = orders(dataset, shuffle=shuffle, weights=weights, order=order, sampler=sampler, seed=self._seed)
+            self._loader = feed_loader(self, dataset, order_of, seed=self._seed, drop_last=drop_last, **loading)
         if not self._world.elastic:
-            agree_on_text(self.collective, "the data set", f"length {ledger.length}", "Give every replica the same.")
-        # Of its own, so that starting data workers draws nothing from the user's random numbers.
-        own = torch.Generator().manual_seed(zlib.crc32(f"{self._seed} {self.rank}".encode()))
-        feed = Feed(dataset, order_of, **{"generator": own, **loading})
-        self._loader = TrainingLoader(self, feed, ledger, drop_last=drop_last)
+            length = f"length {self._ledger.length}"
+            agree_on_text(self.collective, "the data set", length, "Give every replica the same data set.")
         return self._loader
 
     def evaluation(self, dataset: Any, *, batch_size: int | None = None, **loading: Any) -> Iterator[Any]:
@@ -263,9 +259,7 @@ class Job:
 
         Metrics added while iterating are summed over the replicas when the loop ends.
         """
-        size = self._pace.base if batch_size is None else batch_size
-        yield from evaluation_loader(dataset, rank=self.rank, replicas=self.replicas, batch_size=size, **loading)
-        exchange(self.metrics, self.collective, self.device)
+        return evaluate(self, dataset, batch_size=self._pace.base if batch_size is None else batch_size, **loading)
 
     # The loop
 
@@ -333,7 +327,7 @@ class Job:
         if self._loader is not None:
             self._loader.close()
         self._keeper.close()
-        self._sinks.close()
+        self._announcer.close()
         self._world.close()
 
     def __enter__(self) -> Job:
@@ -345,10 +339,14 @@ class Job:
     # For the parts that work for the job
 
     @property
-    def _ledger(self) -> Ledger:
+    def _training(self) -> TrainingLoader:
         if self._loader is None:
             raise LoopError("the job has no training data yet. Call job.loader(dataset) before the loop.")
-        return self._loader.ledger
+        return self._loader
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self._training.ledger
 
     def _selected(self, optimizer: Optimizer | None) -> list[Trainee]:
         if not self._trainees:
@@ -361,11 +359,7 @@ class Job:
         return chosen
 
     def _emit(self, event: Event) -> None:
-        if self.is_main:
-            self._sinks.emit(event)
-
-    def _now(self) -> float:
-        return time.time()
+        self._announcer.emit(event)
 
     def _begin_step(self) -> StepInProgress | None:
         return self._stepping.begin(self._ledger)

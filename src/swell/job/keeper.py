@@ -28,8 +28,8 @@ class Keeper:
         self._job, self._cadence = job, cadence
         self._saver: AsyncSaver | None = None
         if run_dir is not None:
-            store = Store(run_dir, keep=keep, on_warning=self._warn)
-            self._saver = AsyncSaver(store, on_saved=self._saved, on_warning=self._warn)
+            self._store = Store(run_dir, keep=keep, on_warning=self._warn)
+            self._saver = AsyncSaver(self._store, on_saved=self._saved, on_warning=self._warn)
         self._last = self._mark()
 
     def due(self) -> bool:
@@ -62,7 +62,7 @@ class Keeper:
         job = self._job
         found = None
         if job.is_main:
-            newest = self._saver.store.load_newest()
+            newest = self._store.load_newest()
             found = None if newest is None else newest[1]
         there = job.collective.gather_numbers([float(found is not None)])[0][0] > 0
         if not there:

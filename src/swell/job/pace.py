@@ -10,7 +10,7 @@ from swell.core.profile import Profile
 from swell.core.protocols import Policy
 from swell.core.types import Layout, NoiseEstimate, Observation, Plan, StepTimes
 from swell.errors import ConfigError, PlanError
-from swell.policies import checked_batch
+from swell.policies.decision import checked_batch, chosen_layout
 
 
 class Pace:
@@ -66,12 +66,8 @@ class Pace:
 
     def choose(self, seen: Observation) -> int:
         """The next global batch; a policy that also lays steps out is asked for that."""
-        layout = getattr(self.policy, "layout", None)
-        if layout is not None:
-            chosen: Layout = layout(seen)
-            self._layout = chosen
-            return chosen.global_batch
-        return checked_batch(self.policy, seen)
+        self._layout = chosen_layout(self.policy, seen)
+        return checked_batch(self.policy, seen) if self._layout is None else self._layout.global_batch
 
     def lay_out(self, batch: int, count: int, *, replicas: int, split: bool) -> Plan:
         """The plan of a step of ``count`` samples at a global batch of ``batch``; the last of an epoch may be short."""
@@ -85,7 +81,11 @@ class Pace:
         if count == batch:
             made = plan(batch, replicas, **bounds)
         else:
-            made = plan_remainder(count, replicas, max_micro=high, capacity=self._capacity)
+            if self._constant:
+                high = plan(batch, replicas, **bounds).micro_batch
+            made = plan_remainder(
+                count, replicas, max_micro=high, constant_micro=self._constant, capacity=self._capacity
+            )
         if split and made.num_micro_batches == 1 and made.global_batch > 1:
             made = plan_remainder(count, replicas, max_micro=-(-count // 2))
         return made

@@ -30,14 +30,17 @@ class Passes:
         """Samples of the whole run at the base batch; None where the loop does not say."""
         if self.target is not None:
             return int(self.target * self._job._pace.base)
-        return None if self._epochs is None else self._epochs * self._job._ledger.length
+        size = self._job._training.epoch_size
+        return None if self._epochs is None or size is None else self._epochs * size
 
     def epochs(self, count: int) -> Iterator[int]:
         """Each epoch below ``count`` that is not done yet."""
         self._epochs = whole_number(count, name="epochs")
         ledger = self._job._ledger
         self._job._elasticity.join()
-        while ledger.epoch < self._epochs:
+        self._job._announcer.run_started()
+        while ledger.epoch < self._epochs and not self._job._stepping.finished:
+            self._job._announcer.epoch_started(epochs=self._epochs)
             yield ledger.epoch
             self._end_epoch()
         self._finish()
@@ -50,10 +53,17 @@ class Passes:
                 f"job.until(steps={steps}, epochs={epochs}): expected one of them, above 0. For example "
                 f"job.until(steps=10_000)."
             )
-        ledger = self._job._ledger
-        self.target = given if steps is not None else given * ledger.length / self._job._pace.base
+        ledger, size = self._job._ledger, self._job._training.epoch_size
+        if steps is None and size is None:
+            raise ConfigError(
+                "job.until(epochs=...) needs to know how long an epoch is, and a stream does not say. "
+                "Give it in base steps: job.until(steps=...)."
+            )
+        self.target = given if steps is not None else given * (size or 0) / self._job._pace.base
         self._job._elasticity.join()
-        while not self.reached:
+        self._job._announcer.run_started()
+        while not self.reached and not self._job._stepping.finished:
+            self._job._announcer.epoch_started(epochs=None)
             yield ledger.epoch
             self._end_epoch()
         self._finish()
@@ -64,4 +74,5 @@ class Passes:
     def _finish(self) -> None:
         """The loop is over: nothing more will change, so save it as it is."""
         self._job._keeper.save(wait=True)
+        self._job._announcer.run_ended("finished")
         self._job._elasticity.leave()

@@ -17,6 +17,7 @@ from swell.job.trainee import Clip, Trainee
 from swell.job.update import Outcome, Position, Updater
 from swell.job.vote import agree_on_text
 from swell.loop.step import StepInProgress
+from swell.policies import is_finished
 
 if TYPE_CHECKING:
     from swell.job.job import Job
@@ -36,6 +37,7 @@ class Stepping:
         self._batch = 0  # what the policy chose for the step under way, whole even where the epoch's end cuts it
         self._seen: Observation
         self._looping = False
+        self.finished = False  # whether the policy says that the run is over
         self.complete = False  # whether the epoch's last sample was committed
 
     def adopt(self, trainee: Trainee, others: Sequence[Trainee]) -> None:
@@ -77,8 +79,8 @@ class Stepping:
         """Choose and lay out the next step; None at the end of the epoch or of the run."""
         job, pace = self._job, self._job._pace
         seen = self._observe(ledger)
-        finished = getattr(pace.policy, "finished", None)
-        if job._passes.reached or (finished is not None and finished(seen)):
+        self.finished = is_finished(pace.policy, seen)
+        if job._passes.reached or self.finished:
             return None
         batch = pace.choose(seen)
         if batch > ledger.length:
@@ -86,7 +88,7 @@ class Stepping:
                 f"a global batch of {batch} was chosen, but the data set has only {ledger.length} samples an epoch. "
                 f"Lower the batch (or the policy's maximum) to {ledger.length} or less."
             )
-        span = ledger.next_span(batch)
+        span = job._training.next_span(batch)
         if span is None:
             self.complete = True
             return None
@@ -104,7 +106,7 @@ class Stepping:
             samples=ledger.samples,
             epoch=ledger.epoch,
             epoch_samples=ledger.cursor,
-            epoch_size=ledger.length,
+            epoch_size=job._training.epoch_size,
             total_samples=job._passes.total_samples,
         )
 

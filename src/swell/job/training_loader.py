@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
+
 from swell.core.ledger import Ledger
 from swell.core.types import Plan
+from swell.data.feed import Feed
+from swell.data.orders import Orders
+from swell.data.own_stream import OwnStream
 from swell.data.spans import Span
+from swell.data.stream import Stream
+from swell.errors import ConfigError
 from swell.loop.step import StepInProgress
 
 if TYPE_CHECKING:
     from swell.job.job import Job
+
+
+UNKNOWN_LENGTH = 2**62  # what the ledger counts up to where a stream's end is not known
 
 
 class Source(Protocol):
@@ -49,8 +60,27 @@ class TrainingLoader:
         finally:
             job._leave_loop()
 
+    @property
+    def epoch_size(self) -> int | None:
+        """Samples of an epoch; None for a stream, whose end nobody knows."""
+        return None if self.ledger.length == UNKNOWN_LENGTH else self.ledger.length
+
+    def next_span(self, batch: int) -> tuple[int, int] | None:
+        """The positions of the next step, at most ``batch`` of them; None at the end of the epoch."""
+        if not isinstance(self._source, (Stream, OwnStream)):
+            return self.ledger.next_span(batch)
+        there = self._source.available(self.ledger.epoch, self.ledger.cursor, batch)
+        if not self._source.shared and self._job.replicas > 1:
+            # Each replica takes its share from a stream of its own; the step is made only if all can.
+            there = batch if all(row[0] for row in self._job.collective.gather_numbers([float(there > 0)])) else 0
+        if there == 0 or (self._drop_last and there < batch):
+            return None
+        return self.ledger.next_span(min(there, batch))
+
     def __len__(self) -> int:
         """Micro-batches this replica would still get in this epoch if the batch stayed as it is."""
+        if self.epoch_size is None:
+            raise TypeError("a stream has no length: nobody knows where it ends before it does.")
         return sum(1 for _ in self._remaining(self.ledger.cursor, self._job._planned()))
 
     def _span(self, step: StepInProgress, index: int) -> Span:
@@ -62,7 +92,8 @@ class TrainingLoader:
         """What this replica will need after micro-batch ``index`` if the plan stays as it is."""
         for later in range(index + 1, len(step.mine)):
             yield self._span(step, later)
-        yield from self._remaining(step.stop, step.plan)
+        if self.epoch_size is not None:
+            yield from self._remaining(step.stop, step.plan)
 
     def _remaining(self, position: int, plan: Plan) -> Iterator[Span]:
         rank, size, length = self._job.rank, plan.global_batch, self.ledger.length
@@ -78,3 +109,23 @@ class TrainingLoader:
     def close(self) -> None:
         """Stop the data-loading workers."""
         self._source.close()
+
+
+def feed_loader(
+    job: Job, dataset: Any, order_of: Orders, *, seed: int, drop_last: bool, **loading: Any
+) -> TrainingLoader:
+    """The loader over a map-style data set."""
+    ledger = Ledger(lambda epoch: len(order_of(epoch)), seed=seed, drop_last=drop_last)
+    # Of its own, so that starting data workers draws nothing from the user's random numbers.
+    own = torch.Generator().manual_seed(zlib.crc32(f"{seed} {job.rank}".encode()))
+    return TrainingLoader(job, Feed(dataset, order_of, **{"generator": own, **loading}), ledger, drop_last=drop_last)
+
+
+def stream_loader(
+    job: Job, dataset: Any, *, seed: int, drop_last: bool, split: str = "replicas", **loading: Any
+) -> TrainingLoader:
+    """The loader over an iterable data set: every replica reads it all, or (``split="dataset"``) a part of its own."""
+    if split not in ("replicas", "dataset"):
+        raise ConfigError(f"split={split!r} is not known; expected 'replicas' or 'dataset'.")
+    source = Stream(dataset, **loading) if split == "replicas" else OwnStream(dataset, **loading)
+    return TrainingLoader(job, source, Ledger(UNKNOWN_LENGTH, seed=seed), drop_last=drop_last)

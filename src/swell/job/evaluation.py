@@ -1,0 +1,30 @@
+"""Evaluation over all replicas: every sample once, metrics exact, and begun again if a replica is lost in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from swell.data.evaluation import evaluation_loader
+from swell.errors import WorldError
+from swell.loop.metrics import exchange
+
+if TYPE_CHECKING:
+    from swell.job.job import Job
+
+
+def evaluate(job: Job, dataset: Any, *, batch_size: int, **loading: Any) -> Iterator[Any]:
+    """This replica's part of the data; metrics added in the loop are summed over the replicas when it ends.
+
+    Where a replica is lost meanwhile, the survivors form the world anew and evaluate again from the start, each its new
+    part; what was added to the metrics before is dropped.
+    """
+    while True:
+        job.metrics.drop()
+        yield from evaluation_loader(dataset, rank=job.rank, replicas=job.replicas, batch_size=batch_size, **loading)
+        try:
+            exchange(job.metrics, job.collective, job.device)
+        except WorldError as error:
+            job._elasticity.recover(error)
+            continue
+        return
