@@ -12,6 +12,7 @@ import numpy as np
 
 from swell.core.feasibility import MicroBounds, batch_at_least, batch_at_most, batch_bounds
 from swell.core.goodput import Candidates, best, candidates, goodput, layouts, speedup
+from swell.core.moments import efficiency
 from swell.core.throughput import Fit, Prediction, fit
 from swell.core.types import Decision, Layout, Observation, StepSummary
 from swell.errors import ConfigError
@@ -22,6 +23,8 @@ _DWELL = 8  # steps at one batch before the next change, unless the user says ot
 _PATIENCE = 4  # after so many dwells, half of the hysteresis will do
 _GROWTH_AUTO, _GROWTH = 2, 4  # how far beyond the largest micro-batch that was measured the next may reach
 _APART = 1.5  # two micro-batches whose sizes differ by less tell little of what a sample costs
+_HOPE = 0.25  # the most by which a layout nobody has measured may be thought better than predicted
+_SETTLED = 32  # measured steps after which a layout was no mere trial
 _HORIZON = 1000  # base steps a run of unknown length is taken to have
 
 
@@ -59,7 +62,7 @@ class Goodput:
     micro: tuple[int, int] | int | Literal["auto"] | None = "auto"
     hysteresis: float = 0.05
     dwell: int | None = None
-    explore: float = 0.03
+    explore: float = 0.05
     shrink: bool = False
     monotone: bool = False
 
@@ -75,7 +78,7 @@ class Goodput:
                 f"Raise max to {self.base} or more."
             )
         if self.explore > 1:
-            raise ConfigError(f"explore is {self.explore}; expected a part of the run, 0 to 1. Give 0.03 for 3 %.")
+            raise ConfigError(f"explore is {self.explore}; expected a part of the run, 0 to 1. Give 0.05 for 5 %.")
 
     def batch(self, seen: Observation) -> int:
         return self._choose(seen).layout.global_batch
@@ -126,6 +129,9 @@ class Goodput:
             rule, options = "dwell", here
         else:
             rule, options = "weigh", self._options(seen, micro, held)
+            reach = None if forced else self._reach(seen, options, held)
+            if reach is not None:
+                return stay._replace(rule="reach", layout=options.layout(reach), noise_scale=noise_scale)
         if len(options) == 1 and standing is not None:
             return stay._replace(rule=rule)
         return self._weigh(seen, stay._replace(rule=rule), here, standing, options, noise_scale)
@@ -142,26 +148,42 @@ class Goodput:
         """The best of the options, unless what stands is nearly as good."""
         phi = math.inf if noise_scale is None else noise_scale  # of one batch only the time differs
         times = _times(seen.profile, seen.replicas, seen.nodes, options)
-        top = best(options, times.step_s, base=self.base, noise_scale=phi)
-        value = float(goodput(options.global_batch[top], times.step_s[top], self.base, phi))
+        value = goodput(options.global_batch, times.step_s, self.base, phi)
+        hope = np.minimum(times.error, _HOPE) if self._exploring(seen) else np.zeros(len(options))
+        top = best(value * (1 + hope))
         found = stay._replace(
             layout=options.layout(top),
             step_s=float(times.step_s[top]),
             error=float(times.error[top]),
-            goodput=value,
+            goodput=float(value[top]),
             noise_scale=noise_scale,
         )
         if standing is None:
             return found
         now = _times(seen.profile, seen.replicas, seen.nodes, here)
-        current = float(goodput(here.global_batch[standing], now.step_s[standing], self.base, phi))
+        rate = float(here.global_batch[standing] / now.step_s[standing])
+        current = rate * efficiency(float(here.global_batch[standing]), base_batch=self.base, noise_scale=phi)
         needed = 0.0 if seen.resized else self._needed(seen)
-        found = found._replace(
-            current_step_s=float(now.step_s[standing]), current_goodput=current, needed=needed, moved=True
-        )
-        if value > current * (1 + needed):
+        found = found._replace(current_step_s=float(now.step_s[standing]), current_goodput=current, needed=needed)
+        if found.layout == here.layout(standing):
+            return found._replace(promised=found.layout)
+        if value[top] > current * (1 + needed):
             return found
-        return found._replace(layout=here.layout(standing), promised=found.layout, moved=False)
+        if value[top] * (1 + hope[top]) > current * (1 + needed):
+            return found._replace(hope=float(hope[top]))
+        return found._replace(layout=here.layout(standing), promised=found.layout)
+
+    def _exploring(self, seen: Observation) -> bool:
+        """Whether layouts may still be tried for what they might be: until that has cost its part of the run."""
+        spent = sum(
+            point.replicas * point.micro_batch * point.accumulation * (point.count + 2)
+            for point in seen.profile
+            if point.count < _SETTLED
+        )
+        return spent < self.explore * self._horizon(seen)
+
+    def _horizon(self, seen: Observation) -> int:
+        return seen.total_samples if seen.total_samples is not None else max(seen.samples, _HORIZON * self.base)
 
     def _micro_bounds(self, seen: Observation) -> tuple[int, int]:
         """The smallest and largest micro-batch that may be used in this step."""
@@ -196,17 +218,37 @@ class Goodput:
         )
 
     def _probe(self, seen: Observation, here: Candidates) -> int | None:
-        """Which layout of the batch that stands to try, while only one size of micro-batch was measured."""
-        horizon = seen.total_samples if seen.total_samples is not None else _HORIZON * self.base
-        if seen.samples >= self.explore * horizon:
+        """Which other layout of the batch that stands to try: early on, where that tells what a sample costs.
+
+        One size of micro-batch says nothing, so a second is tried; and where the smallest was the fastest, as beyond a
+        cache it may be, the next smaller one. ``here`` has the largest first, which costs no time; smaller ones do.
+        """
+        if seen.samples >= self.explore * self._horizon(seen):
             return None
-        known = [point.micro_batch for point in seen.profile]
-        smallest, largest = min(known), max(known)
-        if largest >= _APART * smallest:
-            return None
-        sizes = here.micro_batch  # largest first: a larger one costs no time, a smaller one some
-        apart = (sizes >= _APART * largest) | (sizes * _APART <= smallest)
+        known = sorted({point.micro_batch for point in seen.profile})
+        apart = here.micro_batch * _APART <= known[0]
+        if known[-1] < _APART * known[0]:
+            apart |= here.micro_batch >= _APART * known[-1]
+        else:
+            took = {
+                point.micro_batch: point.step_s
+                for point in seen.profile
+                if (point.replicas, point.nodes) == (seen.replicas, seen.nodes)
+                and seen.replicas * point.micro_batch * point.accumulation == here.global_batch[0]
+            }
+            if len(took) < 2 or min(took) != known[0] or min(took, key=lambda size: took[size]) != known[0]:
+                return None
         return int(np.argmax(apart)) if np.any(apart) else None
+
+    def _reach(self, seen: Observation, options: Candidates, held: int) -> int | None:
+        """A layout of twice the batch, to try while next to nothing was measured in this world and nothing larger."""
+        world = [point for point in seen.profile if (point.replicas, point.nodes) == (seen.replicas, seen.nodes)]
+        largest = max((seen.replicas * point.micro_batch * point.accumulation for point in world), default=0)
+        if len(world) > 2 or largest >= _APART * held or not self._exploring(seen):
+            return None
+        distance = np.abs(np.log2(options.global_batch / (2 * held)))
+        nearest = int(np.argmin(distance))
+        return nearest if distance[nearest] < 0.5 else None
 
     def _dwelling(self, seen: Observation) -> bool:
         dwell = self.dwell if self.dwell is not None else _DWELL * seen.batch

@@ -11,10 +11,9 @@ from swell.core.types import Decision, Layout, Observation
 class Choice(NamedTuple):
     """What was chosen by which rule, and the figures that spoke for it."""
 
-    rule: Literal["start", "probe", "unsure", "dwell", "weigh"]
+    rule: Literal["start", "probe", "reach", "unsure", "dwell", "weigh"]
     layout: Layout
     standing: bool  # whether the layout of the step before can go on
-    moved: bool = True
     promised: Layout | None = None  # the best other layout, where it was not good enough
     noise_scale: float | None = None
     step_s: float | None = None  # predicted for the best layout
@@ -23,6 +22,7 @@ class Choice(NamedTuple):
     current_step_s: float | None = None
     current_goodput: float | None = None
     needed: float = 0.0
+    hope: float = 0.0  # by how much it may be better than predicted, where that decided
 
 
 def decision(choice: Choice, seen: Observation, *, base: int) -> Decision:
@@ -57,6 +57,8 @@ def _reasons(choice: Choice, seen: Observation, base: int) -> list[str]:
             f"Only micro-batches of {' and '.join(map(str, known))} samples were measured, which does not tell what a "
             f"sample costs: {chosen} is tried for a few steps."
         )
+    elif choice.rule == "reach":
+        said.append(f"No larger batch was measured in this world: {chosen} is tried for a few steps.")
     else:
         said += _weighed(choice, seen, base)
     return said
@@ -91,6 +93,8 @@ def _weighed(choice: Choice, seen: Observation, base: int) -> list[str]:
     said.append(f"With {_words(choice.layout)} a step takes {_seconds(choice.step_s)}, {rate}.")
     if choice.current_step_s is not None and choice.current_goodput:
         ratio = choice.goodput / choice.current_goodput
+        if choice.hope:
+            said.append(f"It is tried because it may be up to {choice.hope:.0%} better than that.")
         said.append(
             f"That is {ratio:.2f} times the goodput of the step before, which took {_seconds(choice.current_step_s)}."
         )
