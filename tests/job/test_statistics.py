@@ -1,0 +1,295 @@
+"""Gradient statistics equal those of a twin that keeps every micro-gradient, on every kind of loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import swell
+from swell.core.types import NoiseEstimate
+from tests.job.scenario import Points, make_model, mean_loss
+from tests.reference.gradient_statistics import flat, signal_and_noise
+from tests.workers import run_workers
+
+SGD = "SGD"
+
+
+def two_groups(model: nn.Module) -> list[dict[str, Any]]:
+    first, *_, last = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    return [{"params": list(first.parameters())}, {"params": list(last.parameters()), "lr": 0.02}]
+
+
+def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
+    groups = two_groups(model)
+    return torch.optim.SGD(groups, lr=0.01) if name == SGD else torch.optim.Adam(groups, lr=0.01)
+
+
+def measure(collective: Any, name: str, steps: int, settings: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Train; after every step what the job says, which micro-batches there were, and the weights before the step."""
+    job = swell.Job(batch=13, rule="adascale" if name == SGD else "adamscale", **settings)
+    model = make_model()
+    optimizer = make_optimizer(name, model)
+    job.wrap(model, optimizer)
+    loader = job.loader(Points(13 * steps), shuffle=True)
+    seen: list[tuple[Any, ...]] = []
+    mine: list[list[int]] = []
+    weights = [p.detach().clone() for p in model.parameters()]
+    seconds: list[Tensor] = []
+    for _ in job.epochs(1):
+        for x, y, index in loader:
+            mine.append(index.tolist())
+            job.backward(mean_loss(model, x, y))
+            if job.step():
+                trainee = job._trainees[0]
+                seen.append((trainee.noise.estimate(), trainee.preconditioned_noise.estimate(), mine, weights, seconds))
+                mine, weights = [], [p.detach().clone() for p in model.parameters()]
+                seconds = second_moments(optimizer, model)
+    return seen
+
+
+def second_moments(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[Tensor]:
+    """sqrt(v) + eps with v bias-corrected, where the optimizer keeps one."""
+    result = []
+    for p in model.parameters():
+        state = optimizer.state[p]
+        if "exp_avg_sq" in state:
+            corrected = state["exp_avg_sq"] / (1 - 0.999 ** float(state["step"]))
+            result.append(corrected.sqrt() + 1e-8)
+    return result
+
+
+def gradients_at(weights: list[Tensor], points: Points, rows: list[int]) -> list[Tensor]:
+    model = make_model()
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), weights, strict=True):
+            parameter.copy_(value)
+    index = torch.tensor(rows)
+    return list(torch.autograd.grad(mean_loss(model, points.x[index], points.y[index]), list(model.parameters())))
+
+
+def expected(
+    replicas: list[list[tuple[Any, ...]]], step: int, points: Points, part: slice, *, metric: bool
+) -> tuple[float, float]:
+    micro_batches = [rows for seen in replicas for rows in seen[step][2]]
+    weights, seconds = replicas[0][step][3], replicas[0][step][4]
+    vectors = []
+    for rows in micro_batches:
+        gradients = gradients_at(weights, points, rows)
+        if metric:
+            gradients = [g / s for g, s in zip(gradients, seconds, strict=True)]
+        vectors.append(flat(gradients[part]))
+    return signal_and_noise(vectors, [len(rows) for rows in micro_batches], batch=13)
+
+
+def check_first(replicas: list[list[tuple[Any, ...]]], steps: int) -> None:
+    """The estimate after the first measured step is that step's raw figure."""
+    points = Points(13 * steps)
+    for seen in replicas:
+        estimate: NoiseEstimate = seen[0][0]
+        for group, part in enumerate((slice(0, 2), slice(2, 4))):
+            signal, noise = expected(replicas, 0, points, part, metric=False)
+            assert estimate.groups[group].signal == pytest.approx(signal, rel=1e-10)
+            assert estimate.groups[group].noise == pytest.approx(noise, rel=1e-10)
+        signal, noise = expected(replicas, 0, points, slice(0, 4), metric=False)
+        assert (estimate.total.signal, estimate.total.noise) == pytest.approx((signal, noise), rel=1e-10)
+
+
+@pytest.mark.parametrize("micro", [2, 3, 5, 12])
+def test_accumulation_with_uneven_micro_batches_agrees_with_the_twin(micro: int) -> None:
+    check_first([measure(None, SGD, 3, {"micro": micro})], 3)
+
+
+def test_one_replica_with_one_micro_batch_splits_its_step_in_two() -> None:
+    seen = measure(None, SGD, 3, {"micro": 13})
+    assert [len(rows) for rows in seen[0][2]] == [7, 6]
+    assert [len(rows) for rows in seen[1][2]] == [13]
+    check_first([seen], 3)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(("world", "micro"), [(2, 13), (2, 3), (3, 4), (5, 2)])
+def test_replicas_with_and_without_accumulation_agree_with_the_twin(world: int, micro: int) -> None:
+    check_first(run_workers(world, measure, SGD, 3, {"micro": micro}), 3)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(("world", "micro"), [(1, 3), (2, 4)])
+def test_moments_in_adams_metric_use_the_second_moment_of_the_step_before(world: int, micro: int) -> None:
+    steps = 8
+    replicas = run_workers(world, measure, "Adam", steps, {"micro": micro})
+    points = Points(13 * steps)
+    first = next(i for i, seen in enumerate(replicas[0]) if seen[1] is not None)
+    assert first == 5  # the second moment needs a few steps before it says anything
+    for seen in replicas:
+        signal, noise = expected(replicas, first, points, slice(0, 4), metric=True)
+        assert (seen[first][1].total.signal, seen[first][1].total.noise) == pytest.approx((signal, noise), rel=1e-8)
+
+
+def test_thinned_statistics_cover_the_samples_in_between() -> None:
+    job = swell.Job(batch=12, micro=4, statistics=3, rule="adascale")
+    model = make_model()
+    job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    loader = job.loader(Points(12 * 9))
+    for _ in job.epochs(1):
+        for x, y, _ in loader:
+            job.backward(mean_loss(model, x, y))
+            job.step()
+    assert job.noise is not None and job.noise.observations == 3
+
+
+def test_statistics_can_be_switched_off() -> None:
+    job = swell.Job(batch=12, micro=4, statistics=False, rule="linear")
+    model = make_model()
+    job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    loader = job.loader(Points(24))
+    for _ in job.epochs(1):
+        for x, y, _ in loader:
+            job.backward(mean_loss(model, x, y))
+            job.step()
+    assert job.noise is None
+
+
+class Odd(nn.Module):
+    """Tied weights, a frozen layer, a layer that is never used, an embedding with sparse gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(30, 6, sparse=True, dtype=torch.float64)
+        self.first = nn.Linear(6, 6, dtype=torch.float64)
+        self.second = nn.Linear(6, 6, dtype=torch.float64)
+        self.second.weight = self.first.weight
+        self.frozen = nn.Linear(6, 6, dtype=torch.float64)
+        self.frozen.requires_grad_(False)
+        self.unused = nn.Linear(6, 6, dtype=torch.float64)
+
+    def forward(self, index: Tensor) -> Tensor:
+        return self.frozen(torch.tanh(self.second(torch.tanh(self.first(self.embed(index)))))).square().mean(-1)
+
+
+def measure_odd(collective: Any, checkpointing: str) -> tuple[float, float, list[list[int]], list[Tensor], bool]:
+    torch.manual_seed(11)
+    job = swell.Job(batch=11, micro=3, rule="adascale")
+    model = Odd()
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    job.wrap(model, optimizer)
+    before = [p.detach().clone() for p in model.parameters()]
+    loader = job.loader(torch.arange(11), shuffle=True)
+    mine = []
+    for _ in job.epochs(1):
+        for index in loader:
+            mine.append(index.tolist())
+            if checkpointing == "none":
+                loss = model(index).mean()
+            else:
+                loss = torch.utils.checkpoint.checkpoint(
+                    model, index, use_reentrant=checkpointing == "reentrant"
+                ).mean()  # pyright: ignore[reportOptionalMemberAccess]
+            job.backward(loss)
+            job.step()
+    assert job.noise is not None
+    untouched = torch.equal(model.unused.weight, before[list(dict(model.named_parameters())).index("unused.weight")])
+    return job.noise.total.signal, job.noise.total.noise, mine, before, untouched
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_tied_frozen_unused_and_sparse_parameters_are_measured_right(world: int) -> None:
+    replicas = run_workers(world, measure_odd, "none")
+    torch.manual_seed(11)
+    model = Odd()
+    used = [model.embed.weight, model.first.weight, model.first.bias, model.second.bias]
+    vectors, sizes = [], []
+    for _, _, mine, _, _ in replicas:
+        for rows in mine:
+            grads = torch.autograd.grad(model(torch.tensor(rows)).mean(), used)
+            vectors.append(flat([g.to_dense() if g.is_sparse else g for g in grads]))
+            sizes.append(len(rows))
+    signal, noise = signal_and_noise(vectors, sizes, batch=11)
+    for got_signal, got_noise, _, _, untouched in replicas:
+        assert (got_signal, got_noise) == pytest.approx((signal, noise), rel=1e-10)
+        assert untouched
+
+
+def statistics_with(change: Callable[[nn.Module], nn.Module]) -> tuple[float, float]:
+    job = swell.Job(batch=12, micro=4, rule="adascale")
+    model = make_model()
+    job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    run = change(model)
+    loader = job.loader(Points(24))
+    for _ in job.epochs(1):
+        for x, y, _ in loader:
+            job.backward(mean_loss(run, x, y))
+            job.step()
+    assert job.noise is not None
+    return job.noise.total.signal, job.noise.total.noise
+
+
+class Checkpointed(nn.Module):
+    """A model run through activation checkpointing."""
+
+    def __init__(self, model: nn.Module, reentrant: bool) -> None:
+        super().__init__()
+        self.model, self.reentrant = model, reentrant
+
+    def forward(self, x: Tensor) -> Any:
+        from torch.utils.checkpoint import checkpoint
+
+        return checkpoint(self.model, x.requires_grad_(self.reentrant), use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing_changes_no_figure(reentrant: bool) -> None:
+    plain = statistics_with(lambda model: model)
+    assert statistics_with(lambda model: Checkpointed(model, reentrant)) == pytest.approx(plain, rel=1e-10)
+
+
+def test_a_compiled_model_changes_no_figure() -> None:
+    plain = statistics_with(lambda model: model)
+    compiled = statistics_with(lambda model: torch.compile(model, backend="aot_eager"))  # type: ignore[return-value]
+    assert compiled == pytest.approx(plain, rel=1e-8)
+
+
+def test_bfloat16_gradients_are_added_up_in_float32() -> None:
+    job = swell.Job(batch=64, micro=1, rule="adascale")
+    model = nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    job.wrap(model, optimizer)
+    gradients: list[float] = []
+    optimizer.register_step_pre_hook(lambda inner, args, kwargs: gradients.append(float(model.weight.grad)))  # type: ignore[arg-type]
+    x = torch.full((64, 1), 1.0)
+    x[0] = 256.0
+    loader = job.loader(x)
+    for _ in job.epochs(1):
+        for rows in loader:
+            job.backward(model(rows.bfloat16()).float().mean())
+            job.step()
+    assert gradients == [pytest.approx((256 + 63) / 64, rel=4e-3)]
+
+
+def test_gradients_that_are_not_finite_are_dropped_and_counted() -> None:
+    job = swell.Job(batch=4, micro=2, rule="adascale")
+    model = make_model()
+    job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    loader = job.loader(Points(16))
+
+    class Poison(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Tensor:
+            return grads[0] * float("nan")
+
+    for _ in job.epochs(1):
+        for number, (x, y, _) in enumerate(loader):
+            loss = mean_loss(model, x, y)
+            job.backward(Poison.apply(loss) if number == 2 else loss)
+            job.step(clip=lambda parameters: [p.grad.nan_to_num_(0) for p in parameters if p.grad is not None])
+    noise = job._trainees[0].noise
+    assert (noise.observations, noise.dropped) == (3, 1)
+    assert job.noise is not None and job.noise.total.signal == job.noise.total.signal
