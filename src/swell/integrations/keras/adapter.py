@@ -1,0 +1,91 @@
+"""What ``model.fit`` reads: the passes of each step as they are decided, on every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+# Keras takes a data adapter as `x` ("allow passing a custom data adapter") but does not export its class: this is the
+# only kind of data whose epochs may differ in length. Used in this file alone.
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+from swell.integrations.keras.conductor import Conductor
+from swell.integrations.keras.sources import Source
+
+
+class ElasticData(DataAdapter):
+    """Gives ``fit`` one pass after another; an epoch ends when its samples do, not after a number of passes."""
+
+    def __init__(self, source: Source, conductor: Conductor, prepare: Callable[[], None]) -> None:
+        self.source = source
+        self._conductor, self._prepare = conductor, prepare
+
+    def _passes(self) -> Iterator[Any]:
+        self._prepare()
+        token = self._conductor.attach()
+        while (step := self._conductor.step_to_read(token)) is not None:
+            for one in step.passes:
+                batch = self.source.take(step.epoch, step.start + one.offset, step.start + one.offset + one.size)
+                if one.repeated > 1:
+                    again = one.repeated
+                    batch = keras.tree.map_structure(lambda array, n=again: np.repeat(array, n, axis=0), batch)
+                yield batch
+
+    def get_numpy_iterator(self) -> Iterator[Any]:
+        return self._passes()
+
+    def get_jax_iterator(self) -> Iterator[Any]:
+        return self._passes()
+
+    def get_tf_dataset(self) -> Any:
+        import tensorflow as tf
+
+        def spec(array: Any) -> Any:
+            return tf.TensorSpec((None, *array.shape[1:]), tf.as_dtype(array.dtype))
+
+        signature = keras.tree.map_structure(spec, self.source.take(0, 0, 1))
+        options = tf.data.Options()
+        options.autotune.enabled = False  # reading further ahead would only wait for the steps in between
+        options.experimental_optimization.inject_prefetch = False
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+        return tf.data.Dataset.from_generator(self._passes, output_signature=signature).with_options(options)
+
+    def get_torch_dataloader(self) -> Any:
+        return _TorchPasses(self._passes)
+
+    @property
+    def num_batches(self) -> int:
+        """More than an epoch can have: its true number is known when it is over."""
+        return self.source.length * self._conductor.devices + 1
+
+    @property
+    def batch_size(self) -> None:
+        return None
+
+    @property
+    def has_partial_batch(self) -> bool:
+        return False
+
+    @property
+    def partial_batch_size(self) -> None:
+        return None
+
+    def on_epoch_begin(self) -> None:
+        getattr(self.source, "on_epoch_begin", lambda: None)()
+
+    def on_epoch_end(self) -> None:
+        getattr(self.source, "on_epoch_end", lambda: None)()
+
+
+class _TorchPasses:
+    """An iterable that puts each pass on torch's device."""
+
+    def __init__(self, passes: Callable[[], Iterator[Any]]) -> None:
+        self._passes = passes
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._passes():
+            yield keras.tree.map_structure(keras.ops.convert_to_tensor, batch)

@@ -1,0 +1,30 @@
+"""How many devices and processes a Keras program spreads one pass over, on each backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+
+def devices_of(optimizer: Any) -> int:
+    """Devices that share each pass in this program: 1, or those of a data-parallel distribution or strategy."""
+    backend = keras.backend.backend()
+    if backend == "jax":
+        distribution = keras.distribution.distribution()
+        if distribution is None or distribution.batch_dim_name is None:
+            return 1
+        mesh = distribution.device_mesh
+        return int(mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)])
+    if backend == "tensorflow":
+        return int(optimizer._distribution_strategy.num_replicas_in_sync)
+    return 1
+
+
+def processes() -> Any:
+    """The other processes that train the same model, on torch; None on other backends and alone."""
+    if keras.backend.backend() != "torch":
+        return None
+    from swell.integrations.keras.torch_world import world
+
+    return world()

@@ -1,0 +1,167 @@
+"""Whatever a Keras user trains on, as a source that gives any stretch of an epoch's samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+
+from swell.core.counts import whole_number
+from swell.core.order import Sequential, Shuffled
+from swell.errors import DataError
+
+
+class Source(Protocol):
+    """Samples of an epoch in one order, which depends on ``(seed, epoch)`` alone."""
+
+    length: int
+
+    def take(self, epoch: int, start: int, stop: int) -> Any:
+        """The batch of positions ``start`` to ``stop``: ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)``."""
+        ...
+
+
+def as_source(
+    x: Any, y: Any = None, sample_weight: Any = None, *, shuffle: bool, seed: int, length: int | None
+) -> Source:
+    """The source that is meant by arrays, a ``PyDataset``, a ``tf.data.Dataset``, a torch data set or loader."""
+    kind = _kind(x)
+    if kind != "arrays" and (y is not None or sample_weight is not None):
+        raise DataError(
+            f"y and sample_weight cannot be given beside a {type(x).__name__}: let it give (x, y) or "
+            "(x, y, sample_weight) itself."
+        )
+    if kind == "PyDataset":
+        return PyDatasetSource(x, shuffle=shuffle, seed=seed)
+    if kind == "tf.data":
+        from swell.integrations.keras.tensorflow_source import TensorFlowSource
+
+        return TensorFlowSource(x, length=length)
+    if kind == "torch":
+        from swell.integrations.keras.torch_source import torch_source
+
+        return torch_source(x, shuffle=shuffle, seed=seed)
+    if kind == "unknown":
+        raise DataError(
+            f"{type(x).__name__} has no known length or no random access, and then no epoch can be resumed or laid "
+            "out. Give arrays, a keras.utils.PyDataset, a tf.data.Dataset with length=, or a torch data set."
+        )
+    return ArraySource(x, y, sample_weight, shuffle=shuffle, seed=seed)
+
+
+def _kind(x: Any) -> str:
+    if isinstance(x, keras.utils.PyDataset):
+        return "PyDataset"
+    parents = {(parent.__module__.split(".")[0], parent.__name__) for parent in type(x).__mro__}
+    if ("tensorflow", "DatasetV2") in parents:
+        return "tf.data"
+    if any(module == "torch" and name in ("Dataset", "DataLoader") for module, name in parents):
+        return "torch"
+    leaves = keras.tree.flatten(x)
+    arrays = bool(leaves) and all(hasattr(leaf, "shape") or hasattr(leaf, "__array__") for leaf in leaves)
+    if isinstance(x, (list, tuple)) and x and all(isinstance(leaf, (int, float)) for leaf in leaves):
+        return "arrays"
+    return "arrays" if arrays else "unknown"
+
+
+class IndexedSource:
+    """Samples that can be fetched by index, in a shuffled or the given order."""
+
+    def __init__(self, fetch: Callable[[np.ndarray], Any], length: int, *, shuffle: bool, seed: int) -> None:
+        if length < 1:
+            raise DataError("the data is empty: give at least 1 sample.")
+        self.length = length
+        self._fetch, self._shuffle, self._seed = fetch, shuffle, seed
+
+    def take(self, epoch: int, start: int, stop: int) -> Any:
+        order = Shuffled(self.length, seed=self._seed, epoch=epoch) if self._shuffle else Sequential(self.length)
+        return self._fetch(order.indices(start, stop))
+
+
+class ArraySource(IndexedSource):
+    """Arrays or tensors of one length each, nested as you like; floating ones are cast as Keras casts them."""
+
+    def __init__(self, x: Any, y: Any, sample_weight: Any, *, shuffle: bool, seed: int) -> None:
+        given = (x, y, sample_weight) if sample_weight is not None else (x, y) if y is not None else (x,)
+        if sample_weight is not None and y is None:
+            raise DataError("sample_weight was given without y; expected both. Give y too.")
+        arrays = keras.tree.map_structure(_array, given)
+        lengths = sorted({len(array) for array in keras.tree.flatten(arrays)})
+        if len(lengths) != 1:
+            raise DataError(f"the arrays have lengths {lengths}; expected one length. Cut them alike.")
+        super().__init__(
+            lambda indices: keras.tree.map_structure(lambda array: array[indices], arrays),
+            lengths[0],
+            shuffle=shuffle,
+            seed=seed,
+        )
+
+
+def _array(given: Any) -> np.ndarray:
+    array = np.asarray(keras.ops.convert_to_numpy(given) if hasattr(given, "dtype") else given)
+    if array.ndim == 0:
+        raise DataError(f"{given!r} is a single number; expected arrays with one row a sample.")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 2:
+        array = array.astype(keras.config.floatx(), copy=False)
+    return array
+
+
+class PyDatasetSource:
+    """A ``PyDataset``'s batches, cut anew: its own batch size is only how it is read.
+
+    Shuffling is of its batches, as Keras does it. All its batches but the last must be of one size.
+    """
+
+    def __init__(self, dataset: Any, *, shuffle: bool, seed: int) -> None:
+        count = dataset.num_batches
+        if count is None:
+            raise DataError(
+                "this PyDataset is infinite: its num_batches is None, and an epoch has no end. Give num_batches."
+            )
+        self._dataset, self._count = dataset, whole_number(count, name="num_batches")
+        self._shuffle, self._seed = shuffle, seed
+        self._held: tuple[int, Any] | None = None
+        self._size, self._last = _rows(self._read(0)), _rows(self._read(self._count - 1))
+        self.length = self._size * (self._count - 1) + self._last
+
+    def take(self, epoch: int, start: int, stop: int) -> Any:
+        order = Shuffled(self._count, seed=self._seed, epoch=epoch) if self._shuffle else Sequential(self._count)
+        batches = order.indices(0, self._count)
+        sizes = np.where(batches == self._count - 1, self._last, self._size)
+        begins = np.concatenate([[0], np.cumsum(sizes)])
+        parts = []
+        for place in range(int(np.searchsorted(begins, start, side="right")) - 1, self._count):
+            low, high = max(start, int(begins[place])), min(stop, int(begins[place + 1]))
+            if low >= stop:
+                break
+            batch = self._read(int(batches[place]))
+            if _rows(batch) != sizes[place]:
+                raise DataError(
+                    f"batch {batches[place]} of the PyDataset has {_rows(batch)} samples where {sizes[place]} were "
+                    "expected: all but the last must be of one size."
+                )
+            cut = slice(low - int(begins[place]), high - int(begins[place]))
+            parts.append(keras.tree.map_structure(lambda array, cut=cut: array[cut], batch))
+        return parts[0] if len(parts) == 1 else keras.tree.map_structure(lambda *a: np.concatenate(a), *parts)
+
+    def _read(self, index: int) -> Any:
+        if self._held is None or self._held[0] != index:
+            batch = self._dataset[index]
+            batch = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+            self._held = (index, keras.tree.map_structure(_array, batch))
+        return self._held[1]
+
+    def on_epoch_end(self) -> None:
+        """Tell the data set; what it held may change."""
+        self._dataset.on_epoch_end()
+        self._held = None
+
+    def on_epoch_begin(self) -> None:
+        """Tell the data set."""
+        self._dataset.on_epoch_begin()
+
+
+def _rows(batch: Any) -> int:
+    return len(keras.tree.flatten(batch)[0])

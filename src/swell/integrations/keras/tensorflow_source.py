@@ -1,0 +1,61 @@
+"""A ``tf.data.Dataset`` as a source: its elements in its own order, batched anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from swell.core.counts import whole_number
+from swell.errors import DataError
+
+
+class TensorFlowSource:
+    """Reads a data set of batches one sample after another; going back means reading it from its start.
+
+    Its order is its own: shuffle it with a fixed seed and ``reshuffle_each_iteration=False`` if a resumed epoch is to
+    go on where it stood. ``length`` is its number of samples; it is counted by reading it once where it is not given.
+    """
+
+    def __init__(self, dataset: Any, *, length: int | None) -> None:
+        if int(dataset.cardinality()) < 0 and length is None:
+            raise DataError(
+                "this tf.data.Dataset has an unknown or infinite number of batches. Say how many samples one epoch "
+                "has: elastic.data(dataset, length=60000)."
+            )
+        self._dataset = dataset
+        self.length = whole_number(sum(_rows(b) for b in dataset) if length is None else length, name="length")
+        self._epoch, self._position = -1, 0
+        self._batches: Any = None
+        self._rest: Any = None
+
+    def take(self, epoch: int, start: int, stop: int) -> Any:
+        if epoch != self._epoch or start < self._position:
+            self._epoch, self._position = epoch, 0
+            self._batches, self._rest = iter(self._dataset), None
+        while self._position < start:
+            self._position += _rows(self._next(start - self._position))
+        parts = []
+        while self._position < stop:
+            part = self._next(stop - self._position)
+            self._position += _rows(part)
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else keras.tree.map_structure(lambda *a: np.concatenate(a), *parts)
+
+    def _next(self, most: int) -> Any:
+        """At most so many of the samples that come next."""
+        if self._rest is None:
+            batch = next(self._batches, None)
+            if batch is None:
+                raise DataError(f"the data set ended at {self._position} of {self.length} samples. Correct length=.")
+            batch = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+            self._rest = keras.tree.map_structure(lambda t: t.numpy(), batch)
+        whole, self._rest = self._rest, None
+        if _rows(whole) > most:
+            self._rest = keras.tree.map_structure(lambda a: a[most:], whole)
+        return keras.tree.map_structure(lambda a: a[:most], whole)
+
+
+def _rows(batch: Any) -> int:
+    return int(keras.tree.flatten(batch)[0].shape[0])
