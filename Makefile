@@ -6,7 +6,7 @@ WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install --no-compile --constraint constraints.txt
 # Files that do not parse on this Python (templates, tests of other versions) are left uncompiled; they are never imported.
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true

@@ -1,1 +1,1 @@
-"""TODO"""
+"""The interfaces of earlier systems, translated to swell; no formula lives here."""

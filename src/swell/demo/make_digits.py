@@ -14,11 +14,11 @@ import numpy as np
 
 def main() -> None:
     """Write ``digits.npz`` beside this file: images (1797, 8, 8) of 0 to 16 and labels (1797,), both uint8."""
-    from sklearn.datasets import load_digits
+    from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
 
-    digits = load_digits()
-    images, labels = digits.images.astype(np.uint8), digits.target.astype(np.uint8)
-    np.savez_compressed(Path(__file__).with_name("digits.npz"), images=images, labels=labels)
+    pixels, labels = map(np.asarray, load_digits(return_X_y=True))
+    images = pixels.reshape(-1, 8, 8).astype(np.uint8)
+    np.savez_compressed(Path(__file__).with_name("digits.npz"), images=images, labels=labels.astype(np.uint8))
 
 
 if __name__ == "__main__":
