@@ -125,7 +125,7 @@ class Observation:
     feasible: bool = True  # whether ``batch`` can be laid out on these replicas
     capacity: tuple[float, ...] = field(default=())  # relative speed of each replica; empty when equal
     nodes: int = 1  # machines the replicas are spread over
-    micro_batch: int | None = None  # largest micro-batch of the step before; None before the first
+    micro_batch: int | None = None  # the largest chosen for the step before, as ``batch``; None before the first
     max_micro: int | None = None  # largest micro-batch that may be tried, once memory ran out at a larger one
     profile: tuple[StepSummary, ...] = field(default=())  # what steps took so far, one summary per configuration
 

@@ -114,15 +114,17 @@ class Goodput:
         micro = self._micro_bounds(seen)
         held = self._held(seen, micro)
         here = layouts(held, replicas=seen.replicas, micro=micro, capacity=seen.capacity)
-        standing = _find(here, seen.micro_batch) if held == seen.batch else None
-        stay = Choice(rule="start", layout=here.layout(standing or 0), standing=standing is not None)
+        forced = seen.resized or held != seen.batch or (seen.micro_batch or 0) > micro[1]
+        standing = _find(here, seen.micro_batch)
+        if standing is None and not forced:
+            standing = 0  # the first step of a process, or one after a step that was cut short
+        stay = Choice(rule="start", layout=here.layout(standing or 0))
         if not seen.profile:
             return stay
         probe = self._probe(seen, here)
         if probe is not None:
             return stay._replace(rule="probe", layout=here.layout(probe))
         noise_scale = _sure_noise_scale(seen)
-        forced = seen.resized or standing is None
         if noise_scale is None:
             rule, options = "unsure", here
         elif not forced and self._dwelling(seen):
@@ -134,44 +136,38 @@ class Goodput:
                 return stay._replace(rule="reach", layout=options.layout(reach), noise_scale=noise_scale)
         if len(options) == 1 and standing is not None:
             return stay._replace(rule=rule)
-        return self._weigh(seen, stay._replace(rule=rule), here, standing, options, noise_scale)
+        found = self._weigh(seen, stay._replace(rule=rule, noise_scale=noise_scale), options, trying=not forced)
+        return found if standing is None else self._compared(seen, found, here, standing, forced=forced)
 
-    def _weigh(
-        self,
-        seen: Observation,
-        stay: Choice,
-        here: Candidates,
-        standing: int | None,
-        options: Candidates,
-        noise_scale: float | None,
-    ) -> Choice:
-        """The best of the options, unless what stands is nearly as good."""
-        phi = math.inf if noise_scale is None else noise_scale  # of one batch only the time differs
+    def _weigh(self, seen: Observation, stay: Choice, options: Candidates, *, trying: bool) -> Choice:
+        """The best of the options, by what is predicted and, where something may be tried, by what may be hoped."""
+        phi = math.inf if stay.noise_scale is None else stay.noise_scale  # of one batch only the time differs
         times = _times(seen.profile, seen.replicas, seen.nodes, options)
         value = goodput(options.global_batch, times.step_s, self.base, phi)
-        hope = np.minimum(times.error, _HOPE) if self._exploring(seen) else np.zeros(len(options))
+        hope = np.zeros(len(options))
+        if trying and self._exploring(seen):
+            hope = np.minimum(times.error, _HOPE)
         top = best(value * (1 + hope))
-        found = stay._replace(
+        return stay._replace(
             layout=options.layout(top),
             step_s=float(times.step_s[top]),
             error=float(times.error[top]),
             goodput=float(value[top]),
-            noise_scale=noise_scale,
+            hope=float(hope[top]),
         )
-        if standing is None:
-            return found
-        now = _times(seen.profile, seen.replicas, seen.nodes, here)
-        rate = float(here.global_batch[standing] / now.step_s[standing])
-        current = rate * efficiency(float(here.global_batch[standing]), base_batch=self.base, noise_scale=phi)
-        needed = 0.0 if seen.resized else self._needed(seen)
-        found = found._replace(current_step_s=float(now.step_s[standing]), current_goodput=current, needed=needed)
-        if found.layout == here.layout(standing):
-            return found._replace(promised=found.layout)
-        if value[top] > current * (1 + needed):
-            return found
-        if value[top] * (1 + hope[top]) > current * (1 + needed):
-            return found._replace(hope=float(hope[top]))
-        return found._replace(layout=here.layout(standing), promised=found.layout)
+
+    def _compared(self, seen: Observation, found: Choice, here: Candidates, standing: int, *, forced: bool) -> Choice:
+        """What was found, unless what stands is nearly as good."""
+        stands = here.layout(standing)
+        step_s = float(_times(seen.profile, seen.replicas, seen.nodes, here).step_s[standing])
+        phi = math.inf if found.noise_scale is None else found.noise_scale
+        current = efficiency(stands.global_batch, base_batch=self.base, noise_scale=phi) * stands.global_batch / step_s
+        needed = 0.0 if forced else self._needed(seen)
+        found = found._replace(current_step_s=step_s, current_goodput=current, needed=needed)
+        assert found.goodput is not None
+        if found.layout == stands or found.goodput * (1 + found.hope) <= current * (1 + needed):
+            return found._replace(layout=stands, promised=found.layout)
+        return found._replace(hope=0.0) if found.goodput > current * (1 + needed) else found
 
     def _exploring(self, seen: Observation) -> bool:
         """Whether layouts may still be tried for what they might be: until that has cost its part of the run."""

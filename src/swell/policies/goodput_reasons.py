@@ -13,7 +13,6 @@ class Choice(NamedTuple):
 
     rule: Literal["start", "probe", "reach", "unsure", "dwell", "weigh"]
     layout: Layout
-    standing: bool  # whether the layout of the step before can go on
     promised: Layout | None = None  # the best other layout, where it was not good enough
     noise_scale: float | None = None
     step_s: float | None = None  # predicted for the best layout
