@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import swell
-from swell.cli import demo, plan, resize, resume, run, status, stop
+from swell.cli import demo, explain, plan, resize, resume, run, status, stop
 from swell.cli.command import Command
 from swell.cli.parser import Parser
 from swell.errors import SwellError
@@ -17,6 +17,9 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS: dict[str, Command] = {
     "demo": demo.COMMAND,
     "plan": plan.COMMAND,
+    "noise": noise.COMMAND,
+    "tune": tune.COMMAND,
+    "explain": explain.COMMAND,
     "run": run.COMMAND,
     "status": status.COMMAND,
     "resize": resize.COMMAND,
