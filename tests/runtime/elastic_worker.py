@@ -1,9 +1,10 @@
 """A stand-in for a training script: sums ones over the world, step after step, and writes down what it saw.
 
-    elastic_worker.py FOLDER STEPS [--step-s S] [--numbers N] [--fail KIND:STEP:MEMBER]
+    elastic_worker.py FOLDER STEPS [--step-s S] [--numbers N] [--die POINT:STEP:MEMBER]
 
-A step is committed when the sum came through. What must survive is the number of committed steps, which the most advanced
-member hands to all others whenever the world was formed.
+A step is committed when the sum came through. What must survive is the number of committed steps, which the most
+advanced member hands to all others whenever the world was formed. POINT is where MEMBER is killed: ``reducing`` (in the
+middle of the sum of STEP), or ``joining`` (after STEP calls of the store while it forms its first world).
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from swell.errors import WorldError
 from swell.runtime import EXIT_RESUME, Notices, open_world
 from swell.runtime.elastic import ElasticWorld
+from swell.runtime.rendezvous import RendezvousStore
 
 
 def main() -> int:
@@ -29,33 +32,40 @@ def main() -> int:
     parser.add_argument("steps", type=int)
     parser.add_argument("--step-s", type=float, default=0.01)
     parser.add_argument("--numbers", type=int, default=1000)
-    parser.add_argument("--fail", default="never:0:0")
-    parser.add_argument("--build-s", type=float, default=0.0)
+    parser.add_argument("--die", default="never:0:0")
     args = parser.parse_args()
-    kind, at, whom = args.fail.split(":")
+    point, at, whom = args.die.split(":")
     torch.set_num_threads(1)
-
     world = open_world("cpu")
     assert isinstance(world, ElasticWorld)
-    time.sleep(args.build_s)
-    log = (args.folder / f"seen-{world.member}.jsonl").open("a")
+    mine = int(whom) == world.member
+    if mine and point == "joining":
+        die_after_calls_of_the_store(int(at))
+    with Notices(signals=["SIGTERM"]) as notices:
+        return train(
+            world,
+            notices,
+            args.folder,
+            args.steps,
+            args.step_s,
+            args.numbers,
+            int(at) if mine and point == "reducing" else -1,
+        )
 
-    def write(event: str, **facts: object) -> None:
-        print(json.dumps({"event": event, "time": time.monotonic(), "pid": os.getpid(), **facts}), file=log, flush=True)
 
-    def strike(point: str) -> None:
-        """Break here, once, if this is the place and the worker that was asked for."""
-        if (point, step, world.member) != (kind, int(at), int(whom)):
-            return
-        if point == "exit":
-            sys.exit(3)
-        if point == "raise":
-            raise ValueError("the model is wrong")
-        os.kill(os.getpid(), signal.SIGSTOP if point == "stop" else signal.SIGKILL)
+def train(
+    world: ElasticWorld, notices: Notices, folder: Path, steps: int, step_s: float, numbers: int, die_at: int
+) -> int:
+    log = (folder / f"seen-{world.member}.jsonl").open("a")
+    held = []  # as a user's script may hold on to groups, so that no destructor helps
+    step = 0
+    asked = False
 
-    held = []  # as a user's script may hold the group, so that no destructor helps
+    def write(event: str, **facts: Any) -> None:
+        facts = {"event": event, "time": time.monotonic(), "pid": os.getpid(), "step": step, **facts}
+        print(json.dumps(facts), file=log, flush=True)
 
-    def reform(why: str) -> None:
+    def form(why: str) -> None:
         """Form the world and take over the newest number of committed steps, again until that has come through."""
         nonlocal step
         began = time.monotonic()
@@ -63,63 +73,63 @@ def main() -> int:
             collective = world.reform()
             held.append(collective)
             try:
-                steps = [row[0] for row in collective.gather_numbers([step])]
+                committed = [row[0] for row in collective.gather_numbers([step])]
                 newest = torch.tensor([float(step)], dtype=torch.float64)
-                collective.broadcast_tensors([newest], source=steps.index(max(steps)))
-                step = int(newest.item())
-                break
+                collective.broadcast_tensors([newest], source=committed.index(max(committed)))
             except WorldError:
                 continue
-        write(
-            "formed",
-            why=why,
-            generation=world.generation,
-            rank=collective.rank,
-            size=collective.size,
-            step=step,
-            pause_s=time.monotonic() - began,
-        )
+            step = int(newest.item())
+            pause_s = time.monotonic() - began
+            write("formed", why=why, generation=world.generation, size=collective.size, pause_s=pause_s)
+            return
 
-    step = 0
-    with Notices(signals=["SIGTERM"]) as notices:
-        strike("start")
-        if kind == "joining" and int(whom) == world.member:
-            os.kill(os.getpid(), signal.SIGALRM) if at == "-1" else signal.setitimer(signal.ITIMER_REAL, float(at))
-        reform("start")
-        asked = False
-        while step < args.steps:
-            time.sleep(args.step_s)
-            try:
-                strike("before")
-                ones = torch.ones(args.numbers)
-                if (kind, int(at), int(whom)) == ("reducing", step, world.member):
-                    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                    signal.setitimer(signal.ITIMER_REAL, 0.005)
-                world.collective.sum_tensors([ones])
-                strike("stop")
-                strike("exit")
-                strike("raise")
-                assert ones[0] == world.collective.size
-                if notices.notice() is not None and not asked:
-                    asked = world.leave("SIGTERM")
-                notice = world.notice()
-                stop = notice is not None and not notice.leave
-                votes = world.collective.gather_numbers([world.pending(), stop])
-            except WorldError as error:
-                write("lost", step=step, message=str(error))
-                reform("lost")
-                continue
-            step += 1
-            write("step", step=step, size=world.collective.size, generation=world.generation)
-            if any(row[1] for row in votes):
-                write("stopped", step=step)
-                world.close()
-                return EXIT_RESUME
-            if any(row[0] for row in votes):
-                reform("pending")
+    form("start")
+    while step < steps:
+        time.sleep(step_s)
+        try:
+            ones = torch.ones(numbers)
+            if step == die_at:
+                signal.setitimer(signal.ITIMER_REAL, 0.01)  # its signal kills a process that does not expect it
+            world.collective.sum_tensors([ones])
+            assert ones[0] == world.collective.size
+            if notices.notice() is not None and not asked:
+                asked = world.leave("SIGTERM")
+            notice = world.notice()
+            votes = world.collective.gather_numbers([world.pending(), notice is not None and not notice.leave])
+        except WorldError as error:
+            write("lost", message=str(error))
+            form("lost")
+            continue
+        step += 1
+        write("step", size=world.collective.size, generation=world.generation)
+        if any(stop for _, stop in votes):
+            write("stopped", source=getattr(world.notice(), "source", None))
+            world.close()
+            return EXIT_RESUME
+        if any(pending for pending, _ in votes):
+            form("pending")
     world.close()
-    write("end", step=step)
+    write("end")
     return 0
+
+
+def die_after_calls_of_the_store(calls: int) -> None:
+    """End this process in the middle of forming its first world."""
+    left = calls
+
+    def count(method: Any) -> Any:
+        def counted(*args: Any) -> Any:
+            nonlocal left
+            result = method(*args)
+            left -= 1
+            if left <= 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return counted
+
+    RendezvousStore.set = count(RendezvousStore.set)
+    RendezvousStore.get = count(RendezvousStore.get)
 
 
 if __name__ == "__main__":

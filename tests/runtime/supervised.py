@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -22,9 +23,19 @@ class SupervisedRun:
     """``swell run`` of the stand-in worker, in a folder of its own."""
 
     def __init__(self, folder: Path, *options: str, steps: int = 1_000_000, worker: tuple[str, ...] = ()) -> None:
+        self._begin(folder, *options, str(WORKER), str(folder), str(steps), *worker)
+
+    @classmethod
+    def of(cls, folder: Path, *line: str) -> SupervisedRun:
+        """``swell run`` of any script; ``line`` holds options, script and arguments."""
+        run = cls.__new__(cls)
+        run._begin(folder, *line)
+        return run
+
+    def _begin(self, folder: Path, *rest: str) -> None:
         self.folder = folder
         self.run_dir = folder / "run"
-        line = ["run", "--run-dir", str(self.run_dir), *options, str(WORKER), str(folder), str(steps), *worker]
+        line = ["run", "--run-dir", str(self.run_dir), *rest]
         self.output = (folder / "terminal").open("ab")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "swell", *line], stdout=self.output, stderr=subprocess.STDOUT, start_new_session=True
@@ -35,10 +46,8 @@ class SupervisedRun:
 
     def __exit__(self, *_: object) -> None:
         for worker in self.status().get("workers", []):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(worker["pid"], signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         self.process.kill()
         self.process.wait()
         self.output.close()
@@ -75,6 +84,19 @@ class SupervisedRun:
                 break
             time.sleep(0.02)
         raise AssertionError(f"waited in vain (status {self.process.poll()}):\n{self.terminal()}")
+
+    def wait_for_events(self, event: str, number: int, *, timeout_s: float = 60.0) -> None:
+        """Wait until so many events of a kind were written down, also when the supervisor is gone."""
+        deadline = time.monotonic() + timeout_s
+        while len(self.seen(event)) < number:
+            assert time.monotonic() < deadline, f"{len(self.seen(event))} of {number} {event}:\n{self.terminal()}"
+            time.sleep(0.02)
+
+    def wait_for_end_of_process(self, pid: int, *, timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
+            assert time.monotonic() < deadline, f"process {pid} is still there"
+            time.sleep(0.02)
 
     def training(self, members: list[int], *, beyond: int = 0) -> list[dict[str, Any]]:
         """Wait until exactly these members, in this order of ranks, commit steps together; their workers' states."""

@@ -32,7 +32,10 @@ from swell.runtime.link import SupervisorLink
 from swell.runtime.notice import Notice
 from swell.runtime.rendezvous import RendezvousStore, SupersededError
 
-_FORMING_S = 5.0  # for the first attempt; each that fails without a newer generation gets this much more
+# gloo lets the accepting side of a connection wait 5 times as long for a peer that died before it connected, and
+# nothing can call it back. All members are there when they begin to connect, so the first attempt may be short; each
+# one that fails is followed by one of twice the time.
+_CONNECT_S = 0.2
 
 
 class ElasticWorld:
@@ -57,6 +60,7 @@ class ElasticWorld:
         self._connections = Connections()
         self._passed = 0  # the newest generation this worker was in or gave up: it waits for a newer one
         self._stores: list[RendezvousStore] = []  # torch keeps only the C++ half alive
+        self._excepthook = sys.excepthook
         self._lock = threading.Lock()
         self._closed = False
         link.on_generation = self._hear
@@ -109,20 +113,20 @@ class ElasticWorld:
             self._link.say("left", number=self._passed)
         else:
             self._link.say("ready")
-        attempts = 0
+        connect_s = _CONNECT_S
         while True:
             generation = self._link.newer_than(self._passed)
             self._link.say("joined", number=generation.number)
-            attempts += 1
             began = time.monotonic()
             try:
-                collective = self._form(generation, patience_s=_FORMING_S * attempts)
+                collective = self._form(generation, connect_s=connect_s)
             except (SupersededError, RuntimeError, TimeoutError) as error:
                 in_vain = self._link.superseded(generation.number)
                 if not (in_vain or isinstance(error, (SupersededError, TimeoutError)) or is_peer_failure(error)):
                     raise
                 self._passed = generation.number
                 abort_default_group(self._backend)
+                connect_s = min(2 * connect_s, self._timeout_s)
                 if not in_vain:
                     self._link.say("left", number=generation.number)
             else:
@@ -142,19 +146,21 @@ class ElasticWorld:
             self._collective = None
         self._drop()
 
-    def _form(self, generation: Generation, *, patience_s: float) -> TorchCollective:
+    def _form(self, generation: Generation, *, connect_s: float) -> TorchCollective:
         rank, size = generation.members.index(self.member), len(generation.members)
         store = RendezvousStore(
-            generation.rendezvous, in_vain=lambda: self._link.superseded(generation.number), timeout_s=patience_s
+            generation.rendezvous, in_vain=lambda: self._link.superseded(generation.number), timeout_s=self._timeout_s
         )
         self._stores.append(store)
+        if getattr(sys.excepthook, "__name__", "") == "_distributed_excepthook":
+            sys.excepthook = self._excepthook  # torch puts "[rank0]: " before every line, once more for every group
         connections = Connections()
         try:
             with connections.recorded():
                 collective = join_default_group(
                     backend=self._backend,
                     device=self.device,
-                    timeout_s=patience_s,
+                    timeout_s=connect_s if self._backend == "gloo" else self._timeout_s,
                     store=store.for_backend(self._backend),
                     rank=rank,
                     size=size,

@@ -31,6 +31,7 @@ class Environment:
     swell_member: int | None = None  # SWELL_MEMBER: this worker's name, never given twice in a run
     swell_slot: int | None = None  # SWELL_SLOT: which of the machine's places (devices) it holds
     swell_run_dir: str | None = None  # SWELL_RUN_DIR: the folder of the run
+    swell_rehearse: str | None = None  # SWELL_REHEARSE: measure only, as `swell noise` and `swell tune` ask
     swell_beat_s: float | None = None  # SWELL_BEAT_S: seconds between two heartbeats
 
     @property
@@ -92,6 +93,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         swell_member=whole("SWELL_MEMBER"),
         swell_slot=whole("SWELL_SLOT"),
         swell_run_dir=text("SWELL_RUN_DIR"),
+        swell_rehearse=text("SWELL_REHEARSE"),
         swell_beat_s=number("SWELL_BEAT_S", float, "a number of seconds"),
     )
     if (found.rank is None) != (found.world_size is None):
@@ -120,3 +122,8 @@ def count_places(environ: Mapping[str, str] | None = None) -> int:
         devices = len([entry for entry in Path("/dev").glob("nvidia*") if entry.name[6:].isdecimal()])
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return devices or cores
+
+
+def variables_for(*, rehearse: str) -> dict[str, str]:
+    """This process's environment with what a rehearsal of a script is told."""
+    return {**os.environ, "SWELL_REHEARSE": rehearse}

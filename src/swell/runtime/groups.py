@@ -84,13 +84,17 @@ def set_timeout(collective: TorchCollective, timeout: timedelta) -> None:
 
 
 def abort_default_group(backend: str) -> None:
-    """Forget the default group and all others without waiting for anybody; nothing happens where there is none.
+    """Forget the default group and all others, whole or half made, without waiting for anybody.
 
     NCCL's communicators must be aborted before new ones are made, for their kernels may wait for a peer that is gone.
     ``_abort_process_group`` does that (torch 2.6 and later); with gloo there is nothing to abort once its connections
     are cut.
     """
     if not dist.is_initialized():
+        # torch names groups by counting them, counts also those that came to nothing, and starts anew only when a
+        # default group is destroyed. Members that failed at different points would look for each other under
+        # different names for ever.
+        dist.distributed_c10d._world.group_count = 0
         return
     abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
     if backend == "nccl" and abort is not None:

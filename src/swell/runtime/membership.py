@@ -25,7 +25,7 @@ from swell.runtime.roster import Patience, Worker
 from swell.runtime.sizes import WorldSizes
 
 OnFailure = Literal["restart", "shrink", "stop"]
-_MOST_FUTILE = 5
+_MOST_FUTILE = 6
 
 
 class Membership:

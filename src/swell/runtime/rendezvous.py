@@ -55,12 +55,14 @@ class RendezvousStore(Store):
         return self._file.delete_key(key)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        """Return when all the values are there."""
-        limit = self._timeout_s if timeout is None else min(timeout.total_seconds(), self._timeout_s)
-        deadline = time.monotonic() + limit
+        """Return when all the values are there.
+
+        Torch's own ``timeout`` is for connecting and short; here members wait for one another to end a step.
+        """
+        deadline = time.monotonic() + self._timeout_s
         while not self._file.check(keys):
             if self._in_vain():
                 raise SupersededError("a newer generation was announced")
             if time.monotonic() > deadline:
-                raise TimeoutError(f"wait timeout: {keys} did not appear within {limit:g} s")
+                raise TimeoutError(f"wait timeout: {keys} did not appear within {self._timeout_s:g} s")
             time.sleep(_POLL_S)

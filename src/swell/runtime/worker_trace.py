@@ -55,16 +55,14 @@ def read_worker_trace(path: str | os.PathLike[str]) -> WorkerTrace:
     if not rows:
         raise TraceError(f"trace {path} is empty. Expected lines of time,workers or of milliseconds,add|remove,node.")
     points = _from_events(path, rows) if _is_event(rows[0]) else _from_counts(path, rows)
-    first = points[0][0]
-    changes = [points[0]]
-    for earlier, point in pairwise(points):
-        if point[0] < earlier[0]:
-            raise TraceError(f"trace {path} goes back in time from {earlier[0]:g} to {point[0]:g} s. Sort its lines.")
-        if point[0] == changes[-1][0]:
-            changes[-1] = point
-        elif point[1] != changes[-1][1]:
-            changes.append(point)
-    return WorkerTrace(tuple(time - first for time, _ in changes), tuple(workers for _, workers in changes))
+    for (earlier, _), (later, _) in pairwise(points):
+        if later < earlier:
+            raise TraceError(f"trace {path} goes back in time from {earlier:g} to {later:g} s. Sort its lines.")
+    changes: list[tuple[float, int]] = []
+    for time, workers in dict(points).items():  # of several counts at one time the last one holds
+        if not changes or workers != changes[-1][1]:
+            changes.append((time - points[0][0], workers))
+    return WorkerTrace(tuple(time for time, _ in changes), tuple(workers for _, workers in changes))
 
 
 def _is_number(text: str) -> bool:
