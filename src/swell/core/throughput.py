@@ -168,7 +168,8 @@ def _settled(
     settled = float(np.trace(np.linalg.solve(information + rows.T @ rows, information)))  # constants the points fixed
     strays = float(np.sum(np.clip(residuals, -0.3, 0.3) ** 2))
     misfit = math.sqrt((strays + 4 * _ODDITY**2) / (max(len(points) - settled, 0.0) + 4))
-    trust = 1 / (1 + (residuals / (4 * sigma)) ** 2)  # an outlier is not believed where it stands either
+    # An outlier is not believed where it stands either; beside a law that fits badly everywhere, it is none.
+    trust = 1 / (1 + (residuals / np.maximum(4 * sigma, 3 * misfit)) ** 2)
     noise = _JITTER**2 / np.array([point.count for point in points], float) / trust**2
     precision = np.linalg.inv(misfit**2 * _closeness(steps, steps) + np.diag(noise))
     return Fit(
