@@ -28,8 +28,8 @@ class Background(Generic[Result]):
 
     @property
     def busy(self) -> bool:
-        """Whether work is under way."""
-        return self._thread is not None and self._thread.is_alive()
+        """Whether work is under way, or its outcome was not taken yet."""
+        return self._thread is not None
 
     def start(self, work: Callable[[], Result]) -> None:
         """Begin; the outcome of the work before must have been taken."""

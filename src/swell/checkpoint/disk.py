@@ -57,6 +57,15 @@ def write_file(folder: Path, name: str, write: Callable[[Any], None]) -> FileEnt
     return FileEntry(path=name, bytes=checked.num_bytes, sha256=checked.hexdigest())
 
 
+def sync_file(path: Path) -> None:
+    """Bring the content of a file that somebody else wrote to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def checksum_file(folder: Path, name: str) -> FileEntry:
     """Length and checksum of a file that is there."""
     digest = hashlib.sha256()

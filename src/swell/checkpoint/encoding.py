@@ -60,17 +60,32 @@ def encode(value: Any, *, leaf: Leaf, where: str = "state") -> Any:
     )
 
 
-def decode(value: Any) -> Any:
-    """The value that ``encode`` was given, tensors aside: those are left as they are."""
+def shard_mark(key: str) -> dict[str, str]:
+    """What stands in an encoded state for a sharded tensor, which is kept elsewhere under this key."""
+    return {MARK: "shard", "key": key}
+
+
+def no_shards(key: str) -> Any:
+    """Refuse a sharded tensor."""
+    raise CheckpointError(
+        f"{key} was saved in shards, each by its own replica. Load the checkpoint through "
+        f"swell.checkpoint.sharded.ShardedStore, on any number of replicas."
+    )
+
+
+def decode(value: Any, *, shard: Callable[[str], Any] = no_shards) -> Any:
+    """The value that ``encode`` was given; tensors are left as they are, ``shard`` gives the sharded one of a key."""
     kind = type(value)
     if kind is list:
-        return [decode(item) for item in value]
+        return [decode(item, shard=shard) for item in value]
     if kind is tuple:
-        return tuple([decode(item) for item in value])
+        return tuple([decode(item, shard=shard) for item in value])
     if kind is dict:
-        return _decode_marked(value) if MARK in value else {key: decode(item) for key, item in value.items()}
+        if MARK in value:
+            return shard(value["key"]) if value[MARK] == "shard" else _decode_marked(value)
+        return {key: decode(item, shard=shard) for key, item in value.items()}
     if kind is OrderedDict:
-        ordered = OrderedDict((key, decode(item)) for key, item in value.items())
+        ordered = OrderedDict((key, decode(item, shard=shard)) for key, item in value.items())
         if hasattr(value, "_metadata"):
             ordered._metadata = decode(value._metadata)  # pyright: ignore[reportAttributeAccessIssue]
         return ordered

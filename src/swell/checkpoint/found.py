@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import pickle
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from swell.checkpoint.disk import checksum_file
-from swell.checkpoint.encoding import decode
+from swell.checkpoint.encoding import decode, no_shards
 from swell.checkpoint.fingerprint import differences, fingerprint
 from swell.checkpoint.manifest import FILE_NAME, Manifest, Part, from_json
 from swell.errors import CheckpointError, DamagedCheckpointError
@@ -82,10 +82,13 @@ def inspect(path: Path | str) -> Found:
     return Found(path=path, number=int(match[1]) if match else 0, manifest=manifest)
 
 
-def verify(found: Found) -> None:
-    """Read every file and compare its checksum; raises ``DamagedCheckpointError`` at the first that differs."""
+def verify(found: Found, *, first: int = 0, every: int = 1) -> None:
+    """Read every file and compare its checksum; raises ``DamagedCheckpointError`` at the first that differs.
+
+    Replicas can share the work: each then reads the files ``[first::every]`` only.
+    """
     with _reading(found.path):
-        for entry in found.manifest.files:
+        for entry in found.manifest.files[first::every]:
             if checksum_file(found.path, entry.path) != entry:
                 raise _damaged(found.path, f"{entry.path} does not have the content that was written")
 
@@ -100,7 +103,13 @@ def check_model(found: Found, model: Any) -> None:
         )
 
 
-def read_parts(found: Found, *, map_location: Any, parts: Collection[str] | None = None) -> dict[str, Any]:
+def read_parts(
+    found: Found,
+    *,
+    map_location: Any,
+    parts: Collection[str] | None = None,
+    shard: Callable[[str], Any] = no_shards,
+) -> dict[str, Any]:
     """The state of each part (or of those named), tensors brought to ``map_location``; checksums are not looked at."""
     held = {part.name: part for part in found.manifest.parts if part.kind == "torch"}
     missing = sorted(set(parts or ()) - set(held))
@@ -109,7 +118,8 @@ def read_parts(found: Found, *, map_location: Any, parts: Collection[str] | None
             f"checkpoint {found.path} has no part {missing[0]!r}; it has {', '.join(sorted(held))}. It was saved by a "
             f"job that had nothing registered under that name."
         )
-    return {name: decode(_read(found, held[name], map_location)) for name in (held if parts is None else parts)}
+    wanted = held if parts is None else parts
+    return {name: decode(_read(found, held[name], map_location), shard=shard) for name in wanted}
 
 
 def _read(found: Found, part: Part, map_location: Any) -> Any:

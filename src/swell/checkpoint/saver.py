@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from swell.checkpoint.background import Background
 from swell.checkpoint.found import Found
-from swell.checkpoint.snapshot import HostBuffers
-from swell.checkpoint.store import Store
 from swell.errors import CheckpointError
 
 
@@ -21,6 +19,33 @@ class SaveReport:
     found: Found
     held_s: float  # how long the training thread waited
     write_s: float  # from the end of the copy until it was on the disk
+
+
+class Stager(Protocol):
+    """Copies states into memory that training does not touch."""
+
+    def take(self, state: Mapping[str, Any]) -> Any:
+        """A copy that the target can save; the one before must not be needed any more."""
+        ...
+
+    def room_for(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """What to call, on any thread, to have the memory for such a state at hand."""
+        ...
+
+
+class Target(Protocol):
+    """Where checkpoints go: a ``Store``, or a ``ShardedStore``."""
+
+    def stager(self) -> Stager: ...
+
+    @property
+    def save(self) -> Callable[..., Found]:
+        """Saves a state, or what the stager took of one; takes samples, step and more by keyword."""
+        ...
+
+    def agreed(self, idle: bool) -> bool:
+        """Whether every process that saves together is idle."""
+        ...
 
 
 class AsyncSaver:
@@ -36,7 +61,7 @@ class AsyncSaver:
 
     def __init__(
         self,
-        store: Store,
+        store: Target,
         *,
         on_saved: Callable[[SaveReport], None],
         on_warning: Callable[[str], None],
@@ -44,13 +69,13 @@ class AsyncSaver:
         self.store = store
         self._on_saved = on_saved
         self._on_warning = on_warning
-        self._buffers = HostBuffers()
+        self._stager = store.stager()
         self._background: Background[SaveReport] = Background("swell-checkpoint")
         self._preparing: Background[None] = Background("swell-checkpoint-memory")
 
     @property
     def busy(self) -> bool:
-        """Whether a checkpoint is being written."""
+        """Whether a checkpoint is being written, or was and ``poll`` has not handed it over yet."""
         return self._background.busy
 
     def prepare(self, state: Mapping[str, Any]) -> None:
@@ -61,37 +86,37 @@ class AsyncSaver:
         self._preparing.wait()
         self._preparing.take()
         if not self.busy:
-            self._preparing.start(self._buffers.room_for(state))
+            self._preparing.start(self._stager.room_for(state))
 
-    def save_async(self, state: Mapping[str, Any], **about: Any) -> bool:
+    def save_async(self, state: Mapping[str, Any], *, samples: int, step: int, **about: Any) -> bool:
         """Copy the state and write it in the background; False, and nothing done, while one is being written.
 
-        ``about`` is what ``Store.save`` takes: samples, step, name, world_size, meta. A state that cannot be held
-        raises ``CheckpointError`` here and now.
+        ``about`` is what else the store's ``save`` takes: name, world_size, meta. A state that cannot be held raises
+        ``CheckpointError`` here and now.
         """
         self.poll()
-        if self.busy:
+        if not self.store.agreed(not self.busy):
             return False
         began = time.perf_counter()
         self._preparing.wait()
-        snapshot = self._buffers.take(state)
+        snapshot = self._stager.take(state)
         held_s = time.perf_counter() - began
 
         def write() -> SaveReport:
             written = time.perf_counter()
-            found = self.store.save(snapshot, **about)
+            found = self.store.save(snapshot, samples=samples, step=step, **about)
             return SaveReport(found=found, held_s=held_s, write_s=time.perf_counter() - written)
 
         self._background.start(write)
         return True
 
-    def save(self, state: Mapping[str, Any], **about: Any) -> Found:
+    def save(self, state: Mapping[str, Any], *, samples: int, step: int, **about: Any) -> Found:
         """Save now and return once it is on the disk; raises ``CheckpointError`` when it cannot be written."""
         began = time.perf_counter()
         self._background.wait()
         self.poll()
         written = time.perf_counter()
-        found = self.store.save(state, **about)
+        found = self.store.save(state, samples=samples, step=step, **about)
         ended = time.perf_counter()
         self._on_saved(SaveReport(found=found, held_s=ended - began, write_s=ended - written))
         return found
@@ -124,4 +149,4 @@ class AsyncSaver:
         self._preparing.wait()
         self._background.wait()
         self.poll()
-        self._buffers = HostBuffers()
+        self._stager = self.store.stager()

@@ -30,9 +30,17 @@ class Snapshot:
     settle: Callable[[], None]  # returns once every copy has arrived; to be called before the tensors are read
 
 
-def take(state: Mapping[str, Any]) -> Snapshot:
+Aside = Callable[[str, torch.Tensor], Any]  # what stands for a tensor that is kept elsewhere; None for one that is not
+
+
+def none_aside(where: str, tensor: torch.Tensor) -> Any:
+    """Keep every tensor in the snapshot."""
+    return None
+
+
+def take(state: Mapping[str, Any], *, aside: Aside = none_aside) -> Snapshot:
     """A snapshot to be written at once: tensors that are in host memory already are not copied."""
-    return Snapshot(parts=_encoded(state, host_tensor), model=_model(state), settle=lambda: None)
+    return Snapshot(parts=_encoded(state, host_tensor, aside), model=_model(state), settle=lambda: None)
 
 
 class HostBuffers:
@@ -53,10 +61,10 @@ class HostBuffers:
         self._pageable = _Arena(_huge_pages)
         self._pinned = _Arena(_page_locked)
 
-    def take(self, state: Mapping[str, Any]) -> Snapshot:
+    def take(self, state: Mapping[str, Any], *, aside: Aside = none_aside) -> Snapshot:
         """Copy the state; the snapshot before must not be needed any more."""
         copier = _Copier(self._pageable.rewind(), self._pinned.rewind())
-        parts = _encoded(state, copier.leaf)
+        parts = _encoded(state, copier.leaf, aside)
         return Snapshot(parts=parts, model=_model(state), settle=copier.arrival())
 
     def room_for(self, state: Mapping[str, Any]) -> Callable[[], None]:
@@ -67,7 +75,7 @@ class HostBuffers:
             tensor = plain_tensor(where, tensor)
             lengths[tensor.is_cuda] += _aligned(tensor.numel() * tensor.element_size())
 
-        _encoded(state, measure)
+        _encoded(state, measure, none_aside)
 
         def reserve() -> None:
             self._pageable.reserve(lengths[False])
@@ -81,8 +89,12 @@ class HostBuffers:
         return self._pageable.num_bytes + self._pinned.num_bytes
 
 
-def _encoded(state: Mapping[str, Any], leaf: Leaf) -> dict[str, Any]:
-    return {name: encode(value, leaf=leaf, where=name) for name, value in state.items()}
+def _encoded(state: Mapping[str, Any], leaf: Leaf, aside: Aside) -> dict[str, Any]:
+    def kept(where: str, tensor: torch.Tensor) -> Any:
+        standing = aside(where, tensor)
+        return leaf(where, tensor) if standing is None else standing
+
+    return {name: encode(value, leaf=kept, where=name) for name, value in state.items()}
 
 
 def _model(state: Mapping[str, Any]) -> dict[str, str]:

@@ -17,7 +17,7 @@ import torch
 from swell.checkpoint.disk import explained, sync_folder
 from swell.checkpoint.draft import Draft, remove_leftovers, retire
 from swell.checkpoint.found import Found, check_model, inspect, numbered_folders, read_parts, verify
-from swell.checkpoint.snapshot import Snapshot, take
+from swell.checkpoint.snapshot import HostBuffers, Snapshot, take
 from swell.errors import CheckpointError, ConfigError, DamagedCheckpointError
 
 FOLDER = "checkpoints"  # below the run's folder
@@ -94,6 +94,14 @@ class Store:
         self.prune()
         return found
 
+    def stager(self) -> HostBuffers:
+        """Buffers for saving in the background."""
+        return HostBuffers()
+
+    def agreed(self, idle: bool) -> bool:
+        """Whether all who save together are idle: there is one."""
+        return idle
+
     @contextmanager
     def draft(self) -> Iterator[Draft]:
         """A checkpoint to fill and publish; abandoned when left by an error, which is explained."""
@@ -161,7 +169,7 @@ class Store:
         ``model`` is the state of the model at hand (``model.state_dict()``): names, shapes and types must agree before
         anything is read. A checkpoint of another run is refused unless ``of_another_run`` says that it is meant.
         """
-        self._check_run(found, of_another_run)
+        self.check_run(found, of_another_run=of_another_run)
         if model is not None:
             check_model(found, model)
         verify(found)
@@ -194,7 +202,7 @@ class Store:
 
     def _complete(self, wanted: Callable[[Found], bool] = lambda found: True) -> Iterator[Found]:
         for found in filter(wanted, self._looked_at(reversed(numbered_folders(self.root)))):
-            self._check_run(found, of_another_run=False)
+            self.check_run(found, of_another_run=False)
             try:
                 verify(found)
             except DamagedCheckpointError as error:
@@ -212,7 +220,8 @@ class Store:
                 if path.exists():  # otherwise it was deleted while we looked
                     self._warn_once(str(error))
 
-    def _check_run(self, found: Found, of_another_run: bool) -> None:
+    def check_run(self, found: Found, *, of_another_run: bool) -> None:
+        """Raise ``CheckpointError`` for a checkpoint of another run, unless that is meant."""
         if found.manifest.run_id != self.run_id and not of_another_run:
             raise CheckpointError(
                 f"checkpoint {found.path} is of run {found.manifest.run_id!r}, this is run {self.run_id!r}. Choose "

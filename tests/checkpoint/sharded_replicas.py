@@ -1,0 +1,199 @@
+"""What replicas with sharded models do in the tests; free of the test tools, so that a worker starts quickly."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from swell.checkpoint import AsyncSaver, Store
+from swell.checkpoint.sharded import ShardedStore
+from swell.core.protocols import Collective
+from swell.errors import CheckpointError
+from swell.runtime.collective import TorchCollective
+
+
+def run_in_turn(collective: Collective, calls: dict[str, tuple[str, tuple[Any, ...]]]) -> dict[str, Any]:
+    """The result of each call (a function of this module and its arguments): processes are dear, so they are shared."""
+    results = {}
+    for name, (function, args) in calls.items():
+        results[name] = globals()[function](collective, *args)
+        collective.barrier()
+    return results
+
+
+class Training:
+    """A small model under FSDP2 (or whole), its optimizer and a scheduler, with data that depend on the step alone."""
+
+    def __init__(self, *, seed: int, sharded: bool = True) -> None:
+        torch.manual_seed(seed)
+        # 5 and 7 do not divide by 2 or 3: shards are uneven, and some replicas have none of the last layer.
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(4, 7), torch.nn.Tanh(), torch.nn.BatchNorm1d(7), torch.nn.Linear(7, 1)
+        ).double()
+        self.model[2].eval()  # its buffers are not sharded; its statistics must not depend on the world
+        if sharded:
+            mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+            fully_shard(self.model[0], mesh=mesh)
+            fully_shard(self.model, mesh=mesh)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.05, betas=(0.8, 0.9))
+        self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.9)
+
+    def steps(self, first: int, last: int) -> list[float]:
+        """The loss of each step; every replica sees the whole batch, so the world does not change it."""
+        losses = []
+        for step in range(first, last):
+            x = torch.randn(6, 4, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+            loss = self.model(x).square().mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            self.scheduler.step()
+            losses.append(loss.item())
+        return losses
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+        }
+
+    def load(self, store: ShardedStore, found: Any) -> None:
+        state = store.load(found, self.state(), optimizers={"optimizer": self.optimizer})
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+
+
+def opened(collective: Collective, folder: Path, **options: Any) -> ShardedStore:
+    group = dist.new_group(backend="gloo")
+    assert isinstance(group, dist.ProcessGroup)
+    store = Store(folder, run_id="run", **options)
+    return ShardedStore(store, collective=collective, background=TorchCollective(group), group=group)
+
+
+def save(collective: Collective, folder: Path) -> list[float]:
+    """Train, save, and go on: the losses after the save."""
+    training = Training(seed=0)
+    training.steps(0, 3)
+    opened(collective, folder).save(training.state(), samples=18, step=3, meta={"kind": "sharded"})
+    return training.steps(3, 7)
+
+
+def save_whole(collective: Collective, folder: Path) -> list[float]:
+    training = Training(seed=0, sharded=False)
+    training.steps(0, 3)
+    if collective.rank == 0:
+        Store(folder, run_id="run").save(training.state(), samples=18, step=3)
+    collective.barrier()
+    return training.steps(3, 7)
+
+
+def resume(collective: Collective, folder: Path, stepped: bool = False, sharded: bool = True) -> Any:
+    """The losses after loading into another model, whether it is sharded, and its base hyper-parameters."""
+    training = Training(seed=1, sharded=sharded)
+    if stepped:
+        training.steps(90, 92)
+    store = opened(collective, folder)
+    found = store.newest()
+    assert found is not None
+    training.load(store, found)
+    moments = training.optimizer.state_dict()["state"][0]["exp_avg"]
+    group = {key: value for key, value in training.optimizer.param_groups[0].items() if key != "params"}
+    return training.steps(3, 7), isinstance(moments, DTensor), group
+
+
+def save_beside_training(collective: Collective, folder: Path) -> Any:
+    """Save in the background while training goes on with collectives of its own; what was reported and warned of."""
+    training = Training(seed=0)
+    reports: list[int] = []
+    warned: list[str] = []
+    store = opened(collective, folder, keep=99)
+    saver = AsyncSaver(store, on_saved=lambda report: reports.append(report.found.step), on_warning=warned.append)
+    training.steps(0, 3)
+    saver.prepare(training.state())
+    begun = [saver.save_async(training.state(), samples=18, step=3)]
+    losses = training.steps(3, 7)
+    for step in range(7, 17):
+        training.steps(step, step + 1)
+        begun.append(saver.save_async(training.state(), samples=6 * step, step=step))
+    saver.close()
+    collective.barrier()
+    return losses, begun, reports, warned
+
+
+def save_on_a_failing_disk(collective: Collective, folder: Path, rank: int, point: str) -> Any:
+    """A save that fails on one replica, as each replica sees it, and the steps that are complete after one more."""
+    training = Training(seed=0)
+    training.steps(0, 1)
+    broken = [True]
+
+    def fail(reached: str) -> None:
+        if reached == point and broken[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = opened(collective, folder, on_point=fail)
+    if point == "shards" and collective.rank == rank:
+        store._written = lambda folder: fail("shards") or []
+    try:
+        store.save(training.state(), samples=1, step=1)
+        said = "saved"
+    except CheckpointError as error:
+        said = str(error)
+    broken[0] = False
+    collective.barrier()
+    store = opened(collective, folder)
+    store.save(training.state(), samples=2, step=2)
+    return said, [found.step for found in store.store.all()], sorted(os.listdir(store.store.root))
+
+
+def load_damaged(collective: Collective, folder: Path, file: str) -> str:
+    """What is said of a checkpoint with a flipped byte in one of its files."""
+    copy = folder.with_name(f"{folder.name} {file}")
+    if collective.rank == 0:
+        shutil.copytree(folder, copy)
+        (path,) = copy.rglob(file)
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    collective.barrier()
+    training = Training(seed=1)
+    store = opened(collective, copy)
+    found = store.store.all()[-1]
+    try:
+        training.load(store, found)
+    except CheckpointError as error:
+        return f"{type(error).__name__}: {error}"
+    return "loaded"
+
+
+def load_into_another_model(collective: Collective, folder: Path) -> str:
+    store = opened(collective, folder)
+    found = store.newest()
+    assert found is not None
+    try:
+        store.load(found, {"model": torch.nn.Linear(4, 7).double().state_dict()})
+    except CheckpointError as error:
+        return str(error)
+    return "loaded"
+
+
+def load_without_naming_the_optimizer(collective: Collective, folder: Path) -> str:
+    training = Training(seed=1)
+    store = opened(collective, folder)
+    found = store.newest()
+    assert found is not None
+    try:
+        store.load(found, training.state())
+    except CheckpointError as error:
+        return str(error)
+    return "loaded"
