@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import swell
-from swell.cli import demo, explain, plan, resize, resume, run, status, stop
+from swell.cli import demo, explain, noise, plan, resize, resume, run, status, stop, tune
 from swell.cli.command import Command
 from swell.cli.parser import Parser
 from swell.errors import SwellError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from swell.core.events import BatchChanged, StepSkipped
@@ -31,6 +32,8 @@ class Ending:
         self.measured_at = 0  # samples at the last measured step
         self.factors: tuple[Factors, ...] = ()
         self.gain = 1.0
+        self.first: Callable[[], None] | None = None  # done by all replicas before a save, a stop or another world
+        self._waiting: Outcome | None = None
 
     def record(self) -> StepRecord:
         """The record of the step under way."""
@@ -66,12 +69,30 @@ class Ending:
             if trainee.schedule is not None:
                 trainee.schedule.advance(pace.progress if target is None else min(pace.progress, target))
         self._report(step, ledger, step_s)
+        if self.first is None:
+            self._after_commit(outcome)
+        else:
+            self._waiting = outcome
+
+    def settle(self) -> None:
+        """Before the next step: do what waited until the user's own code after the last one was through.
+
+        A loop that keeps sums of its own adds to them after the optimizer's step. With ``first`` set, saving, stopping
+        and changes of the world wait for that, and ``first`` may bring those sums together beforehand.
+        """
+        outcome, self._waiting = self._waiting, None
+        if outcome is None:
+            return
+        if self.first is not None and (outcome.noticed or outcome.due or outcome.pending):
+            self.first()
         self._after_commit(outcome)
 
     def _after_commit(self, outcome: Outcome) -> None:
         """What waits for the moment at which everything is consistent: saving, stopping, another world."""
         job = self._job
         job._keeper.poll()
+        if job._rehearsal is not None:
+            job._rehearsal.after_step(job)
         if outcome.noticed:
             job._elasticity.stop()
         if outcome.due:

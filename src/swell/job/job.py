@@ -26,6 +26,7 @@ from swell.job.evaluation import evaluate
 from swell.job.keeper import Keeper
 from swell.job.pace import Pace
 from swell.job.passes import Passes
+from swell.job.rehearsal import Rehearsal, Rehearse
 from swell.job.statistics import Statistics, as_statistics
 from swell.job.stepping import Stepping, describe
 from swell.job.trainee import Clip, Trainee
@@ -36,7 +37,7 @@ from swell.loop.schedule import Schedule
 from swell.loop.step import StepInProgress
 from swell.policies import as_policy
 from swell.rules import as_rule, auto, suits
-from swell.runtime import Alone, World, open_world
+from swell.runtime import Alone, World, open_world, read_environment
 from swell.runtime.notice import Notices
 
 ALONE = Alone()
@@ -85,6 +86,11 @@ class Job:
         if nonfinite not in ("raise", "skip"):
             raise ConfigError(f"nonfinite={nonfinite!r} is not known; expected 'raise' or 'skip'.")
         policy = as_policy(batch, base=base)
+        said = read_environment().swell_rehearse
+        self._rehearsal = None if said is None else Rehearsal(Rehearse.from_json(said))
+        if self._rehearsal is not None:
+            policy = self._rehearsal.policy(policy)
+            run_dir, notices = None, False
         self._rule = rule
         self._seed = seed
         self._world = world if world is not None else open_world(device)

@@ -18,11 +18,12 @@ class StepRecord:
     def __init__(self, emit: Callable[[Event], None], *, nonfinite: str) -> None:
         self._emit, self._nonfinite = emit, nonfinite
         self._loss: float | None = None
+        self._told = False
         self._fields: dict[str, Any] | None = None
 
     def set_loss(self, loss: float | None) -> None:
-        """The step's mean loss came from the device."""
-        self._loss = loss
+        """The step's mean loss came from the device; None where the loop does not tell it."""
+        self._loss, self._told = loss, True
         if loss is not None and not math.isfinite(loss) and self._nonfinite == "raise":
             raise LossError(not_finite(loss))
         self._maybe_emit()
@@ -33,6 +34,6 @@ class StepRecord:
         self._maybe_emit()
 
     def _maybe_emit(self) -> None:
-        if self._fields is not None and self._loss is not None:
+        if self._fields is not None and self._told:
             self._emit(Stepped(time=time.time(), loss=self._loss, **self._fields))
             self._fields = None

@@ -15,12 +15,14 @@ class Statistics:
     """
 
     every: int = 1  # measure every so many steps
-    split_every: int = 160  # one replica with one micro-batch: split every so many steps in two, more often at first
+    # one replica with one micro-batch: split every so many steps in two, more often at first; None for never
+    split_every: int | None = 160
     exact: bool = False  # read the figures in the step itself, even if that means waiting for the device
 
     def __post_init__(self) -> None:
         whole_number(self.every, name="every")
-        whole_number(self.split_every, name="split_every")
+        if self.split_every is not None:
+            whole_number(self.split_every, name="split_every")
 
     def splits(self, step: int) -> bool:
         """Whether a step of a single micro-batch is split in two: every 10th at first, then ever more seldom.
@@ -28,6 +30,8 @@ class Statistics:
         >>> [step for step in range(500) if Statistics().splits(step)][-8:]
         [300, 320, 340, 360, 380, 400, 440, 480]
         """
+        if self.split_every is None:
+            return False
         apart = min(10, self.split_every)
         while apart * 20 <= step and apart * 2 <= self.split_every:
             apart *= 2

@@ -77,6 +77,7 @@ class Stepping:
 
     def begin(self, ledger: Ledger) -> StepInProgress | None:
         """Choose and lay out the next step; None at the end of the epoch or of the run."""
+        self._ending.settle()
         job, pace = self._job, self._job._pace
         seen = self._observe(ledger)
         self.finished = is_finished(pace.policy, seen)
@@ -146,6 +147,17 @@ class Stepping:
             raise
         step.backwards += 1
 
+    def weigh(self, trainees: Sequence[Trainee]) -> None:
+        """Weigh gradients that the user's own ``loss.backward()`` left, as ``backward`` would have weighed the loss.
+
+        For loops that were written for another library. Call it once for each micro-batch and trainee, before ``step``.
+        """
+        step = self._step_for("step")
+        multiplier = step.multiplier(None)
+        for trainee in trainees:
+            trainee.accumulator.weigh(multiplier)
+        step.backwards += 1
+
     def step(
         self,
         closure: Callable[..., Any] | None,
@@ -211,6 +223,7 @@ class Stepping:
             votes,
             position,
             with_metrics=alone,
+            frozen=job._rehearsal is not None and not job._rehearsal.trains(job.steps),
             clip=clip,
             closure=None if closures is None else lambda: self._evaluate(step, trainee, votes),
             report=self._ending.record().set_loss if number == 0 else lambda loss: None,

@@ -60,6 +60,7 @@ class Trainee:
         self._watch = _StepWatch(optimizer)
         self._base_batch = base_batch
         self._readings: LateReadings[Measured] = LateReadings(exact=exact)
+        self.tells_loss = True  # whether the loop hands over its losses, for the log
         self._loss: Tensor | None = None
         self._samples_measured = 0
 
@@ -145,7 +146,7 @@ class Trainee:
                     batch=belongs.batch,
                     samples_between=belongs.samples_between,
                 )
-        belongs.report(loss)
+        belongs.report(loss if self.tells_loss else None)
 
     def chosen_estimate(self) -> NoiseEstimate | None:
         """What is known of this optimizer's gradient noise, in the metric its rule looks at."""

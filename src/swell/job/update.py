@@ -89,6 +89,7 @@ class Updater:
         position: Position,
         *,
         with_metrics: bool,
+        frozen: bool,
         clip: Clip | None,
         closure: Callable[[], Any] | None,
         report: Callable[[float | None], None],
@@ -112,7 +113,7 @@ class Updater:
         trainee.read(figures, trainee.unscale(), step.measured, belongs)
         groups, total = trainee.states(scale=position.scale, progress=position.progress, samples=position.samples)
         factors = tuple(trainee.rule.factors(state) for state in groups)
-        if not trainee.update(factors, clip, closure):
+        if not frozen and not trainee.update(factors, clip, closure):
             return Outcome(stepped=False, reason="the gradient scaler found an overflow")
         for original, summed in zip(originals, buffers, strict=True):
             original.copy_(summed / collective.size)

@@ -11,31 +11,11 @@ from typing import Any
 import numpy as np
 
 from swell.core.events import Event, RunStarted
-from swell.errors import ConfigError, DependencyError
+from swell.errors import ConfigError
+from swell.telemetry.canvas import COLOURS, Canvas
 from swell.telemetry.series import Series, series_of, smoothed
 
-# Okabe and Ito's colours: told apart by everyone, in print as well.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_INK, _FAINT = "#222222", "#d9d9d9"
 _MOST_POINTS = 4000  # a picture shows no more; the rest would only make the file large
-_STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.edgecolor": "#888888",
-    "axes.labelcolor": _INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": _FAINT,
-    "grid.linewidth": 0.6,
-    "xtick.color": "#555555",
-    "ytick.color": "#555555",
-    "legend.frameon": False,
-    "svg.fonttype": "none",
-}
 
 
 def draw_run(events: Iterable[Event], path: str | os.PathLike[str]) -> Path:
@@ -48,11 +28,11 @@ def draw_run(events: Iterable[Event], path: str | os.PathLike[str]) -> Path:
     """
     events = list(events)
     run = series_of(events)
-    with _Canvas(path, rows=3, columns=1, size=(8.0, 8.0)) as canvas:
+    with Canvas(path, rows=3, columns=1, size=(8.0, 8.0)) as canvas:
         loss, batch, gain = canvas.axes
-        _draw_loss(loss, run, _COLOURS[0], raw=True)
+        _draw_loss(loss, run, COLOURS[0], raw=True)
         _dress_loss(loss, [run])
-        _draw_batch(batch, run, _COLOURS[0])
+        _draw_batch(batch, run, COLOURS[0])
         _draw_gain(gain, run)
         for axes in canvas.axes:
             for samples in run.resizes:
@@ -73,10 +53,10 @@ def compare(runs: Mapping[str, Iterable[Event]], path: str | os.PathLike[str]) -
             "there are no runs to compare; expected a name and its events for each. Give at least one run."
         )
     drawn = {name: series_of(events) for name, events in runs.items()}
-    with _Canvas(path, rows=1, columns=3, size=(12.0, 4.2)) as canvas:
+    with Canvas(path, rows=1, columns=3, size=(12.0, 4.2)) as canvas:
         loss, batch, gain = canvas.axes
         for index, run in enumerate(drawn.values()):
-            colour = _COLOURS[index % len(_COLOURS)]
+            colour = COLOURS[index % len(COLOURS)]
             width = 1.6 + 2.0 * (1 - (index + 1) / len(drawn))  # so that one under another still shows
             _draw_loss(loss, run, colour, raw=False)
             _steps(batch, run.samples, run.chosen(run.global_batch), colour, linewidth=width)
@@ -87,58 +67,8 @@ def compare(runs: Mapping[str, Iterable[Event]], path: str | os.PathLike[str]) -
         gain.set_title("gain: base steps a step is worth")
         for axes in canvas.axes:
             axes.set_xlabel("samples")
-        canvas.legend(_COLOURS, [f"{name} ({run.steps:,} steps)" for name, run in drawn.items()])
+        canvas.legend(COLOURS, [f"{name} ({run.steps:,} steps)" for name, run in drawn.items()])
     return canvas.path
-
-
-class _Canvas:
-    """A figure without any global state of matplotlib's, saved where all went well."""
-
-    def __init__(self, path: str | os.PathLike[str], *, rows: int, columns: int, size: tuple[float, float]) -> None:
-        try:
-            import matplotlib
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise DependencyError(
-                "pictures of runs need matplotlib, which is not installed. Install it: pip install 'swell[report]'."
-            ) from error
-        self.path = Path(path)
-        self._style = matplotlib.rc_context(_STYLE)
-        self._style.__enter__()
-        self._figure: Any = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(self._figure)
-        grid = self._figure.subplots(rows, columns, sharex=columns == 1, squeeze=False)
-        self.axes: list[Any] = list(grid.flat)
-        for axes in self.axes:
-            axes.xaxis.set_major_formatter(_counts())
-            axes.margins(x=0.01)
-
-    def __enter__(self) -> _Canvas:
-        return self
-
-    def __exit__(self, kind: object, *rest: object) -> None:
-        try:
-            if kind is None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._figure.savefig(self.path, dpi=150)
-        finally:
-            self._style.__exit__(None, None, None)
-
-    def title(self, text: str) -> None:
-        self._figure.suptitle(text, x=0.01, ha="left", fontsize=10, color="#555555")
-
-    def legend(self, colours: Sequence[str], names: Sequence[str]) -> None:
-        from matplotlib.lines import Line2D
-
-        marks = [Line2D([], [], color=colours[index % len(colours)], linewidth=2.5) for index in range(len(names))]
-        self._figure.legend(marks, names, loc="outside lower center", ncols=min(3, len(names)))
-
-
-def _counts() -> Any:
-    from matplotlib.ticker import EngFormatter
-
-    return EngFormatter(sep="")
 
 
 def _logarithmic(axes: Any, *, base: int, within: Sequence[float]) -> None:
@@ -209,10 +139,10 @@ def _draw_batch(axes: Any, run: Series, colour: str) -> None:
         return
     axes.set_ylabel("batch", color=colour)
     other = axes.twinx()
-    _steps(other, run.samples, run.replicas, _COLOURS[1], linewidth=1.2)
+    _steps(other, run.samples, run.replicas, COLOURS[1], linewidth=1.2)
     other.set_ylim(0, 1.6 * run.replicas.max())  # below the batch, mostly
-    other.set_ylabel("replicas", color=_COLOURS[1])
-    other.tick_params(colors=_COLOURS[1])
+    other.set_ylabel("replicas", color=COLOURS[1])
+    other.tick_params(colors=COLOURS[1])
     other.grid(visible=False)
     other.yaxis.get_major_locator().set_params(integer=True)
 
@@ -230,12 +160,12 @@ def _draw_gain(axes: Any, run: Series) -> None:
     """Gain and, where it is another line, the lr factor."""
     gain, factor = run.chosen(run.gain), run.chosen(run.lr_factor)
     axes.set_title("gain: base steps a step is worth")
-    _steps(axes, run.samples, gain, _COLOURS[2], label="gain")
+    _steps(axes, run.samples, gain, COLOURS[2], label="gain")
     _from_zero(axes, gain)
     if np.isnan(factor).all() or np.allclose(gain, factor, equal_nan=True):
         return
     axes.set_title("gain and learning rate factor")
-    _steps(axes, run.samples, factor, _COLOURS[3], linewidth=1.4, label="lr factor")
+    _steps(axes, run.samples, factor, COLOURS[3], linewidth=1.4, label="lr factor")
     _from_zero(axes, np.concatenate([gain, factor]))
     axes.legend(loc="best")
 
