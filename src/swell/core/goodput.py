@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from swell.core.apportion import apportion
-from swell.core.feasibility import MicroBounds, batch_bounds, require_fit
+from swell.core.feasibility import MicroBounds, batch_bounds, most_micro_batches, require_fit
 from swell.core.throughput import Fit
 from swell.core.types import Layout
 from swell.errors import PlanError
@@ -90,7 +90,7 @@ def candidates(
     first = 1 if shrink else base
     first, last = batch_bounds(replicas, min_batch=first, max_batch=max_batch, min_micro=low, max_micro=high)
     whole = replicas * high  # full micro-batches on all replicas
-    exact = {first, last} | ({base} if first <= base <= last else set())
+    exact = {first, last} | ({base} if first <= base <= last and _fits(base, replicas, low, high) else set())
     exact |= {whole * count for count in _geometric(-(-first // whole), last // whole)}
     found = {layout for batch in exact for layout in _planned(batch, replicas, low, high, capacity)}
     for batch in _geometric(first, last):
@@ -154,10 +154,16 @@ def speedup(
 
 
 def _planned(batch: int, replicas: int, low: int, high: int, capacity: tuple[float, ...]) -> set[tuple[int, int, int]]:
+    """The layout with the least accumulation, and some with more of smaller micro-batches."""
     first = _layout(batch, replicas, low, high, capacity)
     share = first[1] * first[2]  # no smaller than the largest share
     finer = {-(-share // accumulation) for accumulation in _accumulations(share, low, high)}
-    return {first} | {_layout(batch, replicas, low, size, capacity) for size in finer if low <= size < first[1]}
+    fitting = [size for size in finer if size < first[1] and _fits(batch, replicas, low, size)]
+    return {first} | {_layout(batch, replicas, low, size, capacity) for size in fitting}
+
+
+def _fits(batch: int, replicas: int, low: int, high: int) -> bool:
+    return low <= high and most_micro_batches(batch, batch, MicroBounds(low, high)) >= replicas
 
 
 def _layout(batch: int, replicas: int, low: int, high: int, capacity: tuple[float, ...]) -> tuple[int, int, int]:
