@@ -33,6 +33,11 @@ def trained(width: int, device: str) -> dict[str, Any]:
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
 
+def settle() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 def plain_save(state: dict[str, Any], path: Path) -> float:
     """Seconds for torch.save to a file and its sync: what a loop waits for that saves by itself."""
     began = time.perf_counter()
@@ -48,10 +53,14 @@ def measure(state: dict[str, Any], folder: Path, repeats: int) -> dict[str, Any]
     store = Store(folder / "run", keep=1)
     saver = AsyncSaver(store, on_saved=reports.append, on_warning=print)
     saver.prepare(state)
-    plain, wholly = [], []
+    plain, wholly, arrived = [], [], []
     for step in range(repeats + 1):  # taken in turn, so that both meet the same disk and the same neighbours
         plain.append(plain_save(state, folder / "plain.pt"))
+        settle()
+        began = time.perf_counter()
         saver.save_async(state, samples=step, step=step)
+        settle()
+        arrived.append(time.perf_counter() - began)
         saver.wait()
         began = time.perf_counter()
         store.save(state, samples=step, step=step)
@@ -64,6 +73,7 @@ def measure(state: dict[str, Any], folder: Path, repeats: int) -> dict[str, Any]
         "torch_save_s": torch_save_s,
         "held_s": statistics.median(held),
         "held_worst_s": max(held),
+        "copy_arrived_s": statistics.median(arrived),  # on a device the copy itself is queued, and not waited for
         "held_first_s": first,
         "held_over_torch_save": statistics.median(h / p for h, p in zip(held, plain[1:], strict=True)),
         "held_first_over_torch_save": first / torch_save_s,

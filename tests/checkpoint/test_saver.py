@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from swell.checkpoint import AsyncSaver, SaveReport, Store
+from swell.checkpoint.encoding import decode
 from swell.checkpoint.snapshot import HostBuffers
 from swell.errors import CheckpointError
-from tests.checkpoint.states import same
+from tests.checkpoint.states import same, states
 
 
 class Gate:
@@ -151,6 +154,14 @@ def test_host_memory_is_used_again_from_one_save_to_the_next() -> None:
     for _ in range(3):
         assert buffers.take(state()).parts["model"]["weight"].data_ptr() == first
     assert buffers.num_bytes == held
+
+
+@settings(max_examples=30)
+@given(lives=st.lists(st.dictionaries(st.just("part"), states), min_size=1, max_size=4))
+def test_a_copy_in_used_memory_is_the_state_it_was_taken_of(lives: list[dict[str, Any]]) -> None:
+    buffers = HostBuffers()
+    for live in lives:
+        assert same(decode(dict(buffers.take(live).parts)), live)
 
 
 def test_memory_got_ahead_is_all_that_the_first_save_needs() -> None:

@@ -132,6 +132,14 @@ def test_keeping_nothing_is_refused(tmp_path: Path) -> None:
         Store(tmp_path, keep=0)
 
 
+@pytest.mark.parametrize("about", [{"samples": -1}, {"step": -1}, {"meta": {"a": object()}}], ids=str)
+def test_what_no_manifest_can_say_is_refused_before_anything_is_written(tmp_path: Path, about: dict[str, Any]) -> None:
+    store = Store(tmp_path)
+    with pytest.raises(ConfigError):
+        store.save(state_at(1), **{"samples": 1, "step": 1, **about})
+    assert not store.root.exists()
+
+
 def test_a_run_finds_its_own_id_again(tmp_path: Path) -> None:
     store = Store(tmp_path)
     saved(store, 1)

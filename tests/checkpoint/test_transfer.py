@@ -80,6 +80,15 @@ def test_a_crafted_message_is_refused_and_runs_nothing(state: Any) -> None:
         unpack(json.dumps({"version": 1, "tensors": [], "state": state}), [])
 
 
+@pytest.mark.parametrize("spec", [1, {}, {"bytes": -1, "device": "cpu"}, {"bytes": 4, "device": "nowhere"}], ids=str)
+def test_a_crafted_announcement_is_refused(spec: Any) -> None:
+    text = json.dumps({"version": 1, "tensors": [spec], "state": ["tensor", 0]})
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        empty_like(text)
+    with pytest.raises(CheckpointError):
+        unpack(text, [torch.empty(4, dtype=torch.uint8)])
+
+
 def test_tensors_of_other_lengths_than_announced_are_refused() -> None:
     text, _ = pack({"weight": torch.zeros(3)})
     with pytest.raises(CheckpointError, match="announced 1 of 12"):

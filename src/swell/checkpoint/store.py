@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import json
 import platform
 import uuid
 import warnings
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from swell import __version__
 from swell.checkpoint.disk import explained, sync_folder
 from swell.checkpoint.draft import Draft, remove_leftovers, retire
 from swell.checkpoint.found import Found, check_model, inspect, numbered_folders, read_parts, verify
@@ -37,8 +38,8 @@ class Store:
 
     The last ``keep`` are kept, and of each name the newest one that has it. ``on_warning`` hears of damaged
     checkpoints, once each. ``on_point`` is called with the name of each point a save reaches ("begun", "part model", …,
-    "manifest", "synced", "renamed", "published"), so that tests can fail there. Without ``run_id`` the run's own is
-    read from its checkpoints, or made when there is none.
+    "manifest", "synced", "renamed", "published"), so that tests can fail there. Both are called on the thread that
+    saves or looks. Without ``run_id`` the run's own is read from its checkpoints, or made when there is none.
 
     >>> import tempfile
     >>> store = Store(tempfile.mkdtemp(), run_id="demo")
@@ -86,11 +87,12 @@ class Store:
         Raises ``CheckpointError`` when it cannot be written; what was there before is then untouched.
         """
         snapshot = state if isinstance(state, Snapshot) else take(state)
+        about = self.about(snapshot, samples, step, name, world_size, meta)
         with self.draft() as draft:
             snapshot.settle()
             for part, tree in snapshot.parts.items():
                 draft.add_state(part, tree)
-            found = draft.publish(**self.about(snapshot, samples, step, name, world_size, meta))
+            found = draft.publish(**about)
         self.prune()
         return found
 
@@ -128,14 +130,22 @@ class Store:
         meta: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
         """The fields of a manifest that do not depend on the files."""
+        if samples < 0 or step < 0:
+            raise ConfigError(f"samples is {samples} and step is {step}, expected how many were committed: 0 or more.")
+        try:
+            held = json.loads(json.dumps(dict(meta or {})))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"meta cannot be written as JSON: {error}. Give plain numbers, text and lists."
+            ) from error
         return {
             "run_id": self.run_id,
-            "samples": samples,
-            "step": step,
+            "samples": int(samples),
+            "step": int(step),
             "name": name,
             "world_size": world_size,
             "model": dict(snapshot.model),
-            "meta": dict(meta or {}),
+            "meta": held,
             "versions": _versions(),
         }
 
@@ -253,7 +263,7 @@ class Store:
 
 def _versions() -> dict[str, str]:
     return {
-        "swell": importlib.metadata.version("swell"),
+        "swell": __version__,
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),

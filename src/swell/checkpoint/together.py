@@ -37,7 +37,7 @@ class Together:
         except CheckpointError as failed:
             error = failed
         except OSError as failed:
-            error = explained(failed, doing="a checkpoint", folder=self._root)
+            error = explained(failed, doing="work on a checkpoint", folder=self._root)
             error.__cause__ = failed
         said = {"answer": answer, "error": str(error) if error else None, "kind": type(error).__name__}
         heard = [json.loads(text) for text in self._collective.gather_text(json.dumps(said))]

@@ -36,19 +36,22 @@ def pack(state: Any, *, device: torch.device | str | None = None) -> tuple[str, 
 def empty_like(text: str, *, device: torch.device | str | None = None) -> list[torch.Tensor]:
     """Tensors to receive into: as many, as long and on the same kind of device as ``pack`` gave, or on ``device``."""
     specs = _parsed(text)["tensors"]
-    return [torch.empty(spec["bytes"], dtype=torch.uint8, device=device or spec["device"]) for spec in specs]
+    try:
+        return [torch.empty(spec["bytes"], dtype=torch.uint8, device=device or spec["device"]) for spec in specs]
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise _malformed(error) from error
 
 
 def unpack(text: str, tensors: Sequence[torch.Tensor]) -> Any:
     """The state that was packed, on the memory of ``tensors``; every bit of every tensor is as it was."""
     parsed = _parsed(text)
     specs = parsed["tensors"]
-    if [tensor.numel() for tensor in tensors] != [spec["bytes"] for spec in specs]:
-        raise CheckpointError(
-            f"{len(tensors)} tensors of {sum(t.numel() for t in tensors)} bytes were received, the sender announced "
-            f"{len(specs)} of {sum(spec['bytes'] for spec in specs)}. Allocate them by empty_like(text)."
-        )
     try:
+        if [tensor.numel() for tensor in tensors] != [spec["bytes"] for spec in specs]:
+            raise CheckpointError(
+                f"{len(tensors)} tensors of {sum(t.numel() for t in tensors)} bytes were received, the sender "
+                f"announced {len(specs)} of {sum(spec['bytes'] for spec in specs)}. Allocate them by empty_like(text)."
+            )
         return decode(_value(parsed["state"], [_restored(*pair) for pair in zip(specs, tensors, strict=True)]))
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, CheckpointError):
@@ -186,7 +189,7 @@ def _parsed(text: str) -> dict[str, Any]:
     try:
         parsed = json.loads(text)
         version = parsed["version"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _malformed(error) from error
     if version != _VERSION:
         raise CheckpointError(
