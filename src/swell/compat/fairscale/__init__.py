@@ -1,0 +1,1 @@
+"""FairScale's AdaScale: ``from swell.compat.fairscale.optim import AdaScale, AdaScaleWrapper``."""

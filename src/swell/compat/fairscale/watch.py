@@ -1,0 +1,146 @@
+"""Squared norms of every gradient that backward() brings, before anybody averages it over replicas."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from swell.gradients.norms import by_group, norms
+
+_queue_callback = torch.autograd.Variable._execution_engine.queue_callback  # as DDP and FSDP2 do: there is no other
+
+
+class GradientWatch:
+    """Measures each parameter's micro-gradients between two optimizer steps, and says when a backward has ended.
+
+    A parameter's i-th gradient since the last step belongs to the i-th micro-batch. So backward() calls are not
+    counted: neither ``torch.autograd.grad`` nor the inner backward() of reentrant checkpointing is taken for a
+    micro-batch, and losses that reach different parameters may be sent back one after the other.
+
+    Each gradient is measured as it comes, in one kernel, without a copy and without waiting for the device.
+    ``at_end`` is called after DDP's own averaging; more than once a micro-batch where backward() calls are nested, the
+    last time with everything there. Hooks hold this object weakly: dropped, it leaves no hook behind.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[Tensor]], at_end: Callable[[], None], *, at_most: int) -> None:
+        self.sizes = [len(group) for group in groups]
+        self.parameters = [parameter for group in groups for parameter in group]
+        self.at_most = at_most
+        self._at_end = weakref.WeakMethod(at_end)
+        self._task = -1  # the run of autograd's engine that will tell us when it ends; a failed one never does
+        self._handles: dict[int, list[RemovableHandle]] = {}
+        self.watch()
+        self.restart()
+        weakref.finalize(self, _remove, self._handles)
+
+    def watch(self) -> None:
+        """Watch every parameter that requires a gradient by now."""
+        for index, parameter in enumerate(self.parameters):
+            if index not in self._handles and parameter.requires_grad:
+                self._handles[index] = [
+                    parameter.register_hook(_measuring(weakref.ref(self), index)),
+                    parameter.register_post_accumulate_grad_hook(_arriving(weakref.ref(self), index)),
+                ]
+
+    def unwatch(self) -> None:
+        """Remove every hook."""
+        _remove(self._handles)
+
+    @property
+    def watching(self) -> bool:
+        """Whether there are hooks."""
+        return bool(self._handles)
+
+    def restart(self) -> None:
+        """Forget the micro-batches so far: the optimizer stepped, or the gradients were thrown away."""
+        self.counts = [0] * len(self.parameters)
+        self.micro_batches = 0  # how many came so far; the most gradients any parameter had
+        self.too_many = False
+        self._measured: dict[int, Tensor] = {}  # norms of gradients on their way into .grad
+        self._arrived: list[tuple[int, Tensor]] = []
+        self._sum: Tensor | None = None
+
+    def small_squares(self) -> Tensor:
+        """The sum over micro-batches of ``|g_j|^2``, by group."""
+        self._add_up()
+        if self._sum is None:
+            return torch.zeros(len(self.sizes))
+        return by_group(self._sum, self.sizes)
+
+    def big_squares(self) -> Tensor:
+        """``|.grad|^2`` as it is now, by group."""
+        return by_group(norms([parameter.grad for parameter in self.parameters]).square(), self.sizes)
+
+    def _add_up(self) -> None:
+        if not self._arrived:
+            return
+        indices, each = zip(*self._arrived, strict=True)
+        self._arrived = []
+        device = each[0].device
+        squares = torch.stack([norm.to(device) for norm in each]).square()
+        if self._sum is None:
+            self._sum = squares.new_zeros(len(self.parameters))
+        self._sum.index_add_(0, torch.tensor(indices, device=device), squares.to(self._sum.dtype))
+
+    def measure(self, index: int, gradient: Tensor) -> None:
+        """Take the norm of a gradient that is on its way into ``.grad``, or out of ``torch.autograd.grad``."""
+        held = self.parameters[index].grad
+        if self.counts[index] and held is None:
+            self.restart()  # somebody threw the gradients away; so must we
+        if self.counts[index] == self.at_most:
+            if held is None or not held.any():  # zeroed in place; one look at the device, in this rare case only
+                self.restart()
+            else:
+                self.too_many = True
+        with torch.no_grad():
+            self._measured[index] = norms((gradient.detach(),))[0]
+
+    def arrive(self, index: int) -> None:
+        """Count the gradient that was just measured; it is in ``.grad`` now."""
+        self._arrived.append((index, self._measured.pop(index)))
+        self.counts[index] += 1
+        self.micro_batches = max(self.micro_batches, self.counts[index])
+        task = torch._C._current_graph_task_id()
+        if task != self._task:
+            self._task = task
+            _queue_callback(self._last_but_one)
+
+    def _last_but_one(self) -> None:
+        """Runs when all gradients are there. DDP may have queued its averaging after us: queue once more."""
+        _queue_callback(self._end)
+
+    def _end(self) -> None:
+        at_end = self._at_end()
+        if at_end is not None and self._arrived:
+            with torch.no_grad():
+                self._add_up()
+                at_end()
+
+
+def _measuring(watch: weakref.ref[GradientWatch], index: int) -> Callable[[Tensor], None]:
+    def hook(gradient: Tensor) -> None:
+        alive = watch()
+        if alive is not None:
+            alive.measure(index, gradient)
+
+    return hook
+
+
+def _arriving(watch: weakref.ref[GradientWatch], index: int) -> Callable[[Tensor], None]:
+    def hook(parameter: Tensor) -> None:
+        alive = watch()
+        if alive is not None:
+            alive.arrive(index)
+
+    return hook
+
+
+def _remove(handles: dict[int, list[RemovableHandle]]) -> None:
+    for pair in handles.values():
+        for handle in pair:
+            handle.remove()
+    handles.clear()
