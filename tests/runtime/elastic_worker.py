@@ -33,10 +33,12 @@ def main() -> int:
     parser.add_argument("--step-s", type=float, default=0.01)
     parser.add_argument("--numbers", type=int, default=1000)
     parser.add_argument("--die", default="never:0:0")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--backend")
     args = parser.parse_args()
     point, at, whom = args.die.split(":")
     torch.set_num_threads(1)
-    world = open_world("cpu")
+    world = open_world(args.device, backend=args.backend)
     assert isinstance(world, ElasticWorld)
     mine = int(whom) == world.member
     if mine and point == "joining":
@@ -74,7 +76,7 @@ def train(
             held.append(collective)
             try:
                 committed = [row[0] for row in collective.gather_numbers([step])]
-                newest = torch.tensor([float(step)], dtype=torch.float64)
+                newest = torch.tensor([float(step)], dtype=torch.float64, device=world.device)
                 collective.broadcast_tensors([newest], source=committed.index(max(committed)))
             except WorldError:
                 continue
@@ -87,7 +89,7 @@ def train(
     while step < steps:
         time.sleep(step_s)
         try:
-            ones = torch.ones(numbers)
+            ones = torch.ones(numbers, device=world.device)
             if step == die_at:
                 signal.setitimer(signal.ITIMER_REAL, 0.01)  # its signal kills a process that does not expect it
             world.collective.sum_tensors([ones])

@@ -151,8 +151,11 @@ class SimulatedRun:
             return
         members = self.generations[-1].members
         if all(m in self.workers and self.workers[m].state == "training" for m in members):
+            started = self.started
             for member in members:
                 self.do(self.members.done(member, self.now))
+                self.tick(0.1)
+            assert self.started == started, "nobody is replaced at the end"
             for member in members:
                 self.exit(member, 0)
 

@@ -159,3 +159,38 @@ def test_a_models_own_error_is_not_taken_for_a_lost_peer() -> None:
     assert not is_peer_failure(RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB"))
     assert not is_peer_failure(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert not is_peer_failure(ValueError("connection closed by peer"))
+
+
+def give_up_while_everybody_holds_on() -> tuple[str, int]:
+    """Lose a neighbour, cut what is left, and let those further away notice, with every reference still held."""
+    import torch.distributed as dist
+
+    from swell.runtime import open_world
+    from swell.runtime.connections import Connections
+
+    connections = Connections()
+    with connections.recorded():
+        world = open_world("cpu", timeout_s=300)
+    collective = world.collective
+    collective.barrier()
+    if collective.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    works = [dist.all_reduce(torch.ones(1_000_000), async_op=True) for _ in range(4)]
+    with pytest.raises(RuntimeError) as caught:
+        for work in works:
+            assert work is not None
+            work.wait()
+    assert is_peer_failure(caught.value)
+    severed = connections.sever()
+    assert connections.sever() == 0
+    dist.destroy_process_group()
+    return "noticed", severed
+
+
+@pytest.mark.distributed
+def test_cut_connections_free_the_others_whoever_still_holds_the_group() -> None:
+    results = run_processes(6, give_up_while_everybody_holds_on, may_die={1})
+    assert results[1] == Died(-signal.SIGKILL)
+    survivors = [result for rank, result in enumerate(results) if rank != 1]
+    assert all(said == "noticed" for said, _ in survivors)
+    assert sum(severed for _, severed in survivors) > 0

@@ -37,9 +37,11 @@ class Connections:
     def sever(self) -> int:
         """Shut down what was recorded and is still open; returns how many connections that were."""
         severed = 0
-        for identity in self._sockets & set(_open_sockets()):
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(identity[0])) as copy:
-                if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM:
+        for descriptor, *identity in self._sockets:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
+                status = os.fstat(copy.fileno())
+                internet = copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM
+                if [status.st_dev, status.st_ino] == identity and internet:
                     copy.getpeername()  # fails on a listening socket, which has nobody to tell
                     copy.shutdown(socket.SHUT_RDWR)
                     severed += 1

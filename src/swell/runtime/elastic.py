@@ -128,7 +128,7 @@ class ElasticWorld:
                 abort_default_group(self._backend)
                 connect_s = min(2 * connect_s, self._timeout_s)
                 if not in_vain:
-                    self._link.say("left", number=generation.number)
+                    self._link.say("left", number=generation.number, why=str(error)[:500])
             else:
                 self._link.say("formed", number=generation.number, took_s=round(time.monotonic() - began, 4))
                 return collective

@@ -25,20 +25,21 @@ class LogFollower:
         self._files[member] = file
         self._partial[member] = b""
 
-    def look(self, member: int, prefix: str) -> None:
-        """Show a worker's new lines."""
-        if member not in self._files:
-            return
+    def look(self, member: int, prefix: str | None) -> None:
+        """Show a worker's new lines after ``prefix``, or pass over them where that is None."""
         *lines, self._partial[member] = (self._partial[member] + self._files[member].read()).split(b"\n")
         for line in lines:
+            self._show_line(line, prefix)
+
+    def remove(self, member: int, prefix: str | None) -> None:
+        """Show the rest of a worker's log, a last line without an end included, and follow it no more."""
+        self.look(member, prefix)
+        self._files.pop(member).close()
+        rest = self._partial.pop(member)
+        if rest:
+            self._show_line(rest, prefix)
+
+    def _show_line(self, line: bytes, prefix: str | None) -> None:
+        if prefix is not None:
             text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
             self._show(f"{prefix}{text}")
-
-    def remove(self, member: int, prefix: str) -> None:
-        """Show the rest of a worker's log, a last line without an end included, and follow it no more."""
-        if member in self._files:
-            self.look(member, prefix)
-            if self._partial[member]:
-                self._show(f"{prefix}{self._partial[member].decode(errors='replace')}")
-            self._files.pop(member).close()
-            del self._partial[member]

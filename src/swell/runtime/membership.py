@@ -93,12 +93,13 @@ class Membership:
             return [Log(f"generation {number}: {len(self.generation.members)} workers"), *self._decide(now)]
         return []
 
-    def left(self, member: int, number: int, now: float) -> list[Action]:
-        """A worker's group of that generation is gone: a peer was lost, or it gave up forming."""
+    def left(self, member: int, number: int, now: float, *, why: str = "") -> list[Action]:
+        """A worker's group of that generation is gone: a peer was lost, or (with ``why``) it could not be formed."""
         worker = self._hear(member, now)
         if worker is not None and number > worker.left:
             worker.left, worker.left_at = number, now
-        return self._decide(now)
+        said = [Log(f"worker {member} could not form generation {number}: {why}")] if why else []
+        return [*said, *self._decide(now)]
 
     def beat(self, member: int, progress: int, now: float) -> list[Action]:
         """A sign of life, and how far the worker has come."""
@@ -290,7 +291,7 @@ class Membership:
 
     def _to_target(self, now: float) -> list[Action]:
         actions: list[Action] = []
-        here = [worker for worker in self.workers.values() if worker.phase in ("starting", "ready")]
+        here = [worker for worker in self.workers.values() if worker.phase != "dismissed"]
         while len(here) < self.target:
             self._names += 1
             slot = min(set(range(len(self.workers) + 1)) - {worker.slot for worker in self.workers.values()})

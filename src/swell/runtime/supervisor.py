@@ -8,7 +8,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,7 +57,7 @@ class Supervisor:
         self._write = write
         self._processes: dict[int, WorkerProcess] = {}
         self._selector = selectors.DefaultSelector()
-        self._logs = LogFollower(write)
+        self._logs = LogFollower(self._show)
         self._members = Membership(
             options.sizes,
             target=options.start,
@@ -91,7 +91,8 @@ class Supervisor:
                     self._replay()
                     self._do(self._members.tick(self._now()))
                     self._reap(list(self._processes.values()) if not hasattr(os, "pidfd_open") else [])
-                    self._show_logs()
+                    for member in self._processes:
+                        self._logs.look(member, self._prefix(member))
             finally:
                 for process in list(self._processes.values()):  # only when we ourselves failed
                     process.kill()
@@ -103,12 +104,19 @@ class Supervisor:
     def _now(self) -> float:
         return time.monotonic()
 
-    def _log(self, text: str) -> None:
-        self._write(f"[swell] {text}")
-        with (self.run_dir.logs / "supervisor.log").open("a") as file:
-            file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n")
+    def _show(self, line: str) -> None:
+        try:
+            self._write(line)
+        except (OSError, ValueError):  # the terminal or the pipe is gone; the run is not
+            self._write = lambda line: None
 
-    def _do(self, actions: list[Action]) -> None:
+    def _log(self, text: str) -> None:
+        self._show(f"[swell] {text}")
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+        with contextlib.suppress(OSError), (self.run_dir.logs / "supervisor.log").open("a") as file:
+            file.write(f"{stamp} {text}\n")
+
+    def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, Start):
                 self._start(action)
@@ -166,7 +174,11 @@ class Supervisor:
             self._forget(process.channel)
             return
         for message in messages:
-            self._do(self._heard(process.member, message))
+            try:
+                actions = self._heard(process.member, message)
+            except (KeyError, TypeError, ValueError):
+                actions = [Log(f"worker {process.member} said {message!r}, which makes no sense")]
+            self._do(actions)
 
     def _heard(self, member: int, message: Mapping[str, Any]) -> list[Action]:
         members, now, word = self._members, self._now(), message["say"]
@@ -181,7 +193,7 @@ class Supervisor:
                 self._trained_since = now
             return members.formed(member, message["number"], now)
         if word == "left":
-            return members.left(member, message["number"], now)
+            return members.left(member, message["number"], now, why=message.get("why", ""))
         if word == "leave":
             return members.asked_to_leave(member, message["source"], now)
         if word == "allow":
@@ -219,15 +231,12 @@ class Supervisor:
             with contextlib.suppress(ConfigError):  # the run is coming to its end
                 self._do(self._members.resize(wanted, self._now(), kill=kill))
 
-    def _prefix(self, member: int) -> str:
+    def _prefix(self, member: int) -> str | None:
+        """What stands before a worker's lines on the terminal; None where they are not shown."""
         members = self._members.generation.members
+        if self.options.show == "none" or (self.options.show == "first" and member not in members[:1]):
+            return None
         return f"[{members.index(member)}] " if member in members else f"[worker {member}] "
-
-    def _show_logs(self) -> None:
-        shown = {"all": None, "first": self._members.generation.members[:1], "none": ()}[self.options.show]
-        for member in self._processes:
-            if shown is None or member in shown:
-                self._logs.look(member, self._prefix(member))
 
     @contextmanager
     def _signals(self) -> Iterator[socket.socket]:
@@ -235,7 +244,8 @@ class Supervisor:
         near, far = socket.socketpair()
         near.setblocking(False)
         far.setblocking(False)
-        previous = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+        heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup and its like
+        previous = {number: signal.signal(number, lambda *_: None) for number in heeded}
         descriptor = signal.set_wakeup_fd(far.fileno(), warn_on_full_buffer=False)
         try:
             yield near
@@ -277,6 +287,8 @@ class Supervisor:
             return {"target": self._members.target}
         if word == "stop":
             grace_s = request.get("grace_s")
+            if grace_s is not None and not (isinstance(grace_s, (int, float)) and grace_s >= 0):
+                raise ConfigError(f"stop needs seconds of grace of at least 0, got {grace_s!r}.")
             self._do(self._members.stop("swell stop", now, grace_s=grace_s))
             return {"stopping": True}
         if word == "chaos":
@@ -288,12 +300,13 @@ class Supervisor:
         members = self._members.generation.members
         if member is None and isinstance(rank, int) and 0 <= rank < len(members):
             member = members[rank]
-        if member not in self._processes or not hasattr(signal, str(name)):
+        known = isinstance(member, int) and member in self._processes
+        if not (known and isinstance(name, str) and name.startswith("SIG") and hasattr(signal, name)):
             raise ConfigError(
                 f"cannot send {name!r} to rank {rank} or worker {member}: expected a signal and a rank from 0 to "
                 f"{len(members) - 1} or a worker of {sorted(self._processes)}."
             )
-        process = self._processes[member]
+        process = self._processes[member]  # pyright: ignore[reportArgumentType]
         process.send_signal(getattr(signal, name))
         return {"member": member, "pid": process.pid}
 

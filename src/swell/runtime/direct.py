@@ -1,0 +1,51 @@
+"""A world from an address, a rank and a size, where no launcher speaks torchrun's language."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from swell.errors import ConfigError
+from swell.runtime.groups import DEFAULT_TIMEOUT_S, choose_backend, choose_device, join_default_group
+from swell.runtime.world import StaticWorld
+
+
+def open_direct_world(
+    device: torch.device | str = "auto",
+    *,
+    rank: int,
+    size: int,
+    address: str = "127.0.0.1",
+    port: int = 0,
+    nodes: int = 1,
+    backend: str | None = None,
+    local_rank: int | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> StaticWorld:
+    """The static world of ``size`` processes that meet at ``address:port``, where rank 0 listens.
+
+    A world of one process meets nobody and needs no port; it has a process group all the same. Raises ``ConfigError``
+    where the numbers do not fit together, ``WorldError`` where the others do not come.
+    """
+    if not 0 <= rank < size:
+        raise ConfigError(f"rank {rank} of {size} processes; expected 0 to {size - 1}. Give each its own number.")
+    if size > 1 and not 0 < port < 65536:
+        raise ConfigError(
+            f"port {port} for {size} processes that must meet; expected one from 1 to 65535 that is free on {address}. "
+            f"Give all of them the same."
+        )
+    visible = torch.cuda.device_count()
+    place = local_rank if local_rank is not None else rank % visible if visible else rank
+    own = choose_device(device, local_rank=place, backend=backend)
+    store: dist.Store
+    if size == 1:
+        store = dist.HashStore()
+    else:
+        host = "127.0.0.1" if address in ("", "0.0.0.0") else address
+        wait = timedelta(seconds=timeout_s)
+        store = dist.TCPStore(host, port, size, is_master=rank == 0, timeout=wait, wait_for_workers=False)
+    chosen = choose_backend(own, backend)
+    collective = join_default_group(backend=chosen, device=own, timeout_s=timeout_s, store=store, rank=rank, size=size)
+    return StaticWorld(collective, device=own, nodes=nodes, owns_group=True)
