@@ -56,7 +56,9 @@ class Layer(nn.Module):
 class GPT2(nn.Module):
     """GPT-2, 124 M parameters with the defaults; the head shares the embedding's weights."""
 
-    def __init__(self, vocabulary: int = 50257, length: int = 1024, layers: int = 12, width: int = 768, heads: int = 12):
+    def __init__(
+        self, vocabulary: int = 50257, length: int = 1024, layers: int = 12, width: int = 768, heads: int = 12
+    ):
         super().__init__()
         self.token, self.place = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
         self.layers = nn.Sequential(*(Layer(width, heads) for _ in range(layers)))

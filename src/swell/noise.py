@@ -14,7 +14,7 @@ from swell.core.counts import whole_number
 from swell.core.moment_average import MomentAverage
 from swell.core.types import NoiseEstimate
 from swell.errors import ConfigError, DataError, LossError
-from swell.gradients.norms import norms
+from swell.gradients.norms import squared_norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +120,13 @@ def _observe(
                 f"loss_fn gave {type(loss).__name__}; expected the batch's mean loss, a tensor of one number."
             )
         gradients = torch.autograd.grad(loss.reshape(()), parameters, allow_unused=True)
-        small += size / total * float(norms(gradients).double().square().sum())
+        small += size / total * float(squared_norm(gradients))
         parts = [
             None if g is None else g.to_dense() * (size / total) if g.is_sparse else g * (size / total)
             for g in gradients
         ]
         mean = [p if m is None else m if p is None else m + p for m, p in zip(mean, parts, strict=True)]
-    return small, float(norms(mean).double().square().sum())
+    return small, float(squared_norm(mean))
 
 
 def _size(batch: Any, size_of: Callable[[Any], int] | None) -> int:

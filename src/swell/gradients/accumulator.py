@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from swell.gradients.norms import WIDE, by_group, norms
+from swell.gradients.norms import WIDE, GroupNorms
 from swell.gradients.preconditioner import precondition
 
 ABSENT, DENSE, SPARSE = "0", "1", "2"
@@ -24,27 +24,43 @@ class Accumulator:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
+        self._sizes: list[int] = []
+        self.parameters: list[Tensor] = []
+        self.norms = GroupNorms([], [])
         self.clear()
 
     def clear(self) -> None:
         """Forget the step: its sums, its norms and whatever is left in ``.grad``; see parameters added since."""
         groups = [group["params"] for group in self._optimizer.param_groups]
-        self.sizes = [len(group) for group in groups]  # parameters of each group
-        self.parameters: list[Tensor] = [p for group in groups for p in group]
+        sizes = [len(group) for group in groups]
+        if sizes != self._sizes:
+            self._sizes = sizes
+            self.parameters = [p for group in groups for p in group]
+            self.norms = GroupNorms(self.parameters, sizes)
         self._sums: list[Tensor | None] = [None] * len(self.parameters)
-        self._norms: list[tuple[Tensor, float]] = []
+        self._squares: list[tuple[Tensor, float]] = []
         self._preconditioned: list[tuple[Tensor, float]] = []
         for parameter in self.parameters:
             parameter.grad = None
+
+    def weigh(self, multiplier: float) -> None:
+        """Multiply what a backward pass left in ``.grad``, where its loss was not weighted before it."""
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        dense = [gradient for gradient in gradients if not gradient.is_sparse]
+        if dense and multiplier != 1:
+            torch._foreach_mul_(dense, multiplier)
+        for gradient in gradients:
+            if gradient.is_sparse:
+                gradient.mul_(multiplier)
 
     def take(self, *, multiplier: float, measure: bool, preconditioned: bool) -> None:
         """Move the gradients that one micro-batch left in ``.grad`` into the sum; ``multiplier`` weighed its loss."""
         gradients = [p.grad for p in self.parameters]
         if measure and multiplier > 0:
-            self._norms.append((norms(gradients), multiplier))
+            self._squares.append((self.norms.squares(gradients), multiplier))
             if preconditioned:
                 metric = precondition(self._optimizer, self.parameters, gradients)
-                self._preconditioned.append((norms(metric), multiplier))
+                self._preconditioned.append((self.norms.squares(metric), multiplier))
         for parameter in self.parameters:
             parameter.grad = None
         if all(held is None for held in self._sums):
@@ -72,15 +88,11 @@ class Accumulator:
 
     def small_squares(self, *, preconditioned: bool = False) -> Tensor | None:
         """The sum over micro-batches of ``|m_j g_j|^2 / m_j`` by group, ``m_j`` the loss multiplier."""
-        taken = self._preconditioned if preconditioned else self._norms
+        taken = self._preconditioned if preconditioned else self._squares
         if not taken:
             return None
-        squares = torch._foreach_pow([vector for vector, _ in taken], 2.0)
-        torch._foreach_mul_(squares, [1 / multiplier for _, multiplier in taken])
-        total = squares[0]
-        for other in squares[1:]:
-            total = total + other
-        return by_group(total, self.sizes)
+        parts = torch._foreach_mul([squares for squares, _ in taken], [1 / multiplier for _, multiplier in taken])
+        return torch.stack(parts).sum(0)
 
     def codes(self) -> str:
         """One character a parameter: whether it has no gradient here, a dense one or a sparse one."""

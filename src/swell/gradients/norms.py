@@ -6,39 +6,63 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors  # one call where flattening each would take one a tensor
 
 WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # norms of narrow types overflow or round
+PACKED = 2**20  # elements up to which gradients are measured together: what costs is the number of calls, not the copy
 
 
-def norms(gradients: Sequence[Tensor | None]) -> Tensor:
-    """The Euclidean norm of each gradient, zero where there is none, as one vector on the gradients' device.
+class GroupNorms:
+    """Measures gradients that belong to given parameters, group by group.
 
-    Half-precision gradients are measured in float32. Nothing is copied and the host never waits. Gradients of one type
-    on one device take a fast path of two kernels.
+    Small gradients of a group are copied together and measured by one kernel, large ones each where they are, so a
+    measurement takes a few calls however many parameters there are and at most a few megabytes for a moment. The host
+    never waits. Half-precision gradients are measured in float32.
     """
-    dense = [g if g is None or not g.is_sparse else g.coalesce().values() for g in gradients]
-    present = [g for g in dense if g is not None]
-    if not present:
-        return torch.zeros(len(gradients))
-    first = present[0]
-    if len(present) == len(dense) and all(g.dtype == first.dtype and g.device == first.device for g in present):
-        return torch.stack(torch._foreach_norm(present, 2, dtype=WIDE.get(first.dtype)))  # type: ignore[call-overload]
-    each = [
-        first.new_zeros((), dtype=torch.float32)
-        if g is None
-        else torch.linalg.vector_norm(g, dtype=WIDE.get(g.dtype)).to(first.device)
-        for g in dense
-    ]
-    return torch.stack(each)
+
+    def __init__(self, parameters: Sequence[Tensor], sizes: Sequence[int]) -> None:
+        self._groups: list[list[tuple[list[int], torch.dtype | None]]] = []
+        start = 0
+        for size in sizes:
+            kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+            for index in range(start, start + size):
+                kinds.setdefault((parameters[index].device, parameters[index].dtype), []).append(index)
+            self._groups.append([(indices, WIDE.get(dtype)) for (_, dtype), indices in kinds.items()])
+            start += size
+
+    def squares(self, gradients: Sequence[Tensor | None]) -> Tensor:
+        """The squared norm of each group's gradients, on the gradients' device; missing ones count as zero."""
+        groups = [self._group(gradients, kinds) for kinds in self._groups]
+        device = next((square.device for square in groups if square is not None), torch.device("cpu"))
+        zero = torch.zeros((), device=device)
+        return torch.stack([zero if square is None else square.to(device) for square in groups])
+
+    def _group(
+        self, gradients: Sequence[Tensor | None], kinds: list[tuple[list[int], torch.dtype | None]]
+    ) -> Tensor | None:
+        parts: list[Tensor] = []
+        for indices, wide in kinds:
+            small: list[Tensor] = []
+            for index in indices:
+                gradient = gradients[index]
+                if gradient is None:
+                    continue
+                if gradient.is_sparse:
+                    gradient = gradient.coalesce().values()
+                if gradient.numel() <= PACKED:
+                    small.append(gradient)
+                else:
+                    parts.append(torch.linalg.vector_norm(gradient, dtype=wide))
+            if small:
+                parts.append(torch.linalg.vector_norm(_flatten_dense_tensors(small), dtype=wide))
+        if not parts:
+            return None
+        if len({(part.device, part.dtype) for part in parts}) > 1:
+            parts = [part.to(parts[0].device, torch.float64) for part in parts]
+        return parts[0].square() if len(parts) == 1 else torch.stack(parts).square_().sum()
 
 
-def by_group(squares: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Sums of a vector over consecutive groups of ``sizes`` entries."""
-    if len(sizes) == 1:
-        return squares.sum().reshape(1)
-    return torch.stack([part.sum() for part in squares.split(list(sizes))])
-
-
-def squared_norms(gradients: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor:
-    """The squared norm of each group's gradients; ``sizes`` is how many consecutive gradients each group has."""
-    return by_group(norms(gradients).square(), sizes)
+def squared_norm(gradients: Sequence[Tensor | None]) -> Tensor:
+    """The squared norm of all gradients together."""
+    present = [gradient for gradient in gradients if gradient is not None]
+    return GroupNorms(present, [len(present)]).squares(present)[0]

@@ -70,6 +70,7 @@ class Elasticity:
                 whole.restore(job, state)
                 if places[collective.rank] < 0:
                     job._keeper.restore_rng(None)
+        job._pace.enter_world()
 
     def recover(self, error: WorldError) -> None:
         """A peer was lost in the middle of a step: form the world anew, or give up where it cannot be."""
@@ -89,7 +90,6 @@ class Elasticity:
                 if not self._job._world.elastic:
                     raise
                 reason = "a replica was lost"
-        self._job._pace.resized = True
         self._job._emit(
             Resized(
                 time=time.time(),

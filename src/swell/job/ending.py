@@ -29,6 +29,7 @@ class Ending:
         self._job, self._nonfinite = job, nonfinite
         self._record: StepRecord | None = None
         self._overflows = 0
+        self.last_s = 0.0  # what the latest step took on this replica; the others hear of it with the next vote
         self.measured_at = 0  # samples at the last measured step
         self.factors: tuple[Factors, ...] = ()
         self.gain = 1.0
@@ -62,8 +63,9 @@ class Ending:
                     seen=observation_to_dict(seen),
                 )
             )
-        step_s = time.perf_counter() - step.began_s
-        pace.committed(step.plan, batch=batch, samples=before, gain=outcome.gain, step_s=step_s, nodes=job._world.nodes)
+        pace.timed(outcome.last_s)
+        pace.committed(step.plan, batch=batch, samples=before, gain=outcome.gain, nodes=job._world.nodes)
+        step_s = self.last_s = time.perf_counter() - step.began_s
         target = job._passes.target
         for trainee in job._trainees:
             if trainee.schedule is not None:

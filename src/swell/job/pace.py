@@ -41,6 +41,7 @@ class Pace:
         self.batch, self.batch_since = self.base, 0
         self._layout: Layout | None = None
         self._last: StepTimes | None = None
+        self._untimed: StepTimes | None = None  # the latest step, until the replicas have agreed what it took
         self._micro_seen: int | None = None
         self.resized = False
 
@@ -104,23 +105,33 @@ class Pace:
             return False
         return True
 
-    def committed(self, made: Plan, *, batch: int, samples: int, gain: float, step_s: float, nodes: int) -> None:
-        """Count a committed step; ``samples`` is the total before it."""
+    def enter_world(self) -> None:
+        """Members and newcomers begin alike: told that the world has changed, and without a step yet to be timed."""
+        self.resized, self._untimed = True, None
+
+    def timed(self, step_s: float) -> None:
+        """Take in what the step before took on its slowest replica: every replica must be told the same number."""
+        if self._untimed is not None and step_s > 0:
+            self._last = dataclasses.replace(self._untimed, step_s=step_s)
+            self.profile.add(self._last)
+        self._untimed = None
+
+    def committed(self, made: Plan, *, batch: int, samples: int, gain: float, nodes: int) -> None:
+        """Count a committed step; ``samples`` is the total before it. Its time is told later, by ``timed``."""
         if batch != self.batch:
             self.batch, self.batch_since = batch, samples
         self.step += 1
         self.progress += gain
         self.resized = False
         self._micro_seen = made.micro_batch
-        self._last = StepTimes(
-            replicas=made.replicas,
-            nodes=nodes,
-            micro_batch=made.micro_batch,
-            accumulation=made.accumulation,
-            step_s=step_s,
-        )
-        if made.global_batch == batch:
-            self.profile.add(self._last)
+        if made.global_batch == batch:  # the short last step of an epoch tells little
+            self._untimed = StepTimes(
+                replicas=made.replicas,
+                nodes=nodes,
+                micro_batch=made.micro_batch,
+                accumulation=made.accumulation,
+                step_s=0.0,
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Counts and measurements, the same on every replica."""

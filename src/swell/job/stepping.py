@@ -204,7 +204,7 @@ class Stepping:
     def _update_together(self, step: StepInProgress, trainee: Trainee, clip: Clip | None) -> bool:
         job, number = self._job, self._number(trainee)
         ledger = job._ledger
-        votes = self._updater.vote(job.collective, step, trainee, number, self._flags())
+        votes = self._updater.vote(job.collective, step, trainee, number, self._flags(), self._ending.last_s)
         if any(vote.failed for vote in votes):
             self._ending.abandon(step, "a replica could not compute its share", redone=True)
             return False
@@ -270,7 +270,7 @@ class Stepping:
     def _give_up_together(self, step: StepInProgress) -> None:
         reason = step.spoiled or "unknown"
         try:
-            self._updater.vote(self._job.collective, step, None, 0, self._flags())
+            self._updater.vote(self._job.collective, step, None, 0, self._flags(), 0.0)
         except WorldError as error:
             self._ending.abandon(step, reason, redone=True)
             self._job._elasticity.recover(error)

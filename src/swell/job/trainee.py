@@ -15,7 +15,6 @@ from swell.core.protocols import Collective, Rule
 from swell.core.types import Factors, Moments, NoiseEstimate, ScaleState
 from swell.gradients.accumulator import ABSENT, DENSE, Accumulator
 from swell.gradients.factors import BiasClock, scaled
-from swell.gradients.norms import squared_norms
 from swell.gradients.preconditioner import is_warm, precondition
 from swell.gradients.readings import LateReadings
 from swell.loop.schedule import Schedule
@@ -119,10 +118,10 @@ class Trainee:
         """Measure the summed gradient and hand the step's figures on to the moments, now or one step late."""
         if measured:
             gradients = [p.grad for p in self.accumulator.parameters]
-            squares = [squared_norms(gradients, self.accumulator.sizes)]
+            squares = [self.accumulator.norms.squares(gradients)]
             if belongs.preconditioned:
                 metric = precondition(self.optimizer, self.accumulator.parameters, gradients)
-                squares.append(squared_norms(metric, self.accumulator.sizes))
+                squares.append(self.accumulator.norms.squares(metric))
             small = figures[1:] if scale is None else figures[1:] / scale.double().to(figures.device) ** 2
             figures = torch.cat([figures[:1], small, *(s.double().to(figures.device) for s in squares)])
         for values, payload in self._readings.push(figures, belongs):

@@ -43,6 +43,7 @@ class Outcome:
     pending: bool = False
     due: bool = False
     slowest_s: float = 0.0
+    last_s: float = 0.0  # what the whole step before took on its slowest replica
 
 
 class Updater:
@@ -59,6 +60,7 @@ class Updater:
         trainee: Trainee | None,
         number: int,
         flags: tuple[bool, bool, bool],
+        last_s: float,
     ) -> list[Vote]:
         """Tell the others how this replica fares, and hear how they do."""
         weighted = -1.0 if step.weighted is None else float(step.weighted)
@@ -77,6 +79,7 @@ class Updater:
             pending=pending,
             due=due,
             busy_s=time.perf_counter() - step.began_s,
+            last_s=last_s,
         )
         return hold(collective, mine)
 
@@ -125,6 +128,7 @@ class Updater:
             pending=any(vote.pending for vote in votes),
             due=bool(votes[0].due),
             slowest_s=max(vote.busy_s for vote in votes),
+            last_s=max(vote.last_s for vote in votes),
         )
 
     def evaluate(self, collective: Collective, step: StepInProgress, trainee: Trainee, votes: list[Vote]) -> Tensor:

@@ -25,6 +25,7 @@ class Vote:
     pending: float  # 1 if another world was announced
     due: float  # 1 if a checkpoint is due by this replica's clock
     busy_s: float  # time from the step's beginning until now
+    last_s: float  # what the whole step before took here; 0 where there was none
 
 
 def hold(collective: Collective, vote: Vote) -> list[Vote]:
