@@ -299,9 +299,10 @@ class _Writer(dcp.FileSystemWriter):
             }
             for key, saved in cast(Tensors, metadata.state_dict_metadata).items()
         }
+        written = [one for of_replica in results for one in of_replica]
         places = [
-            [index.fqn, list(index.offset), index.index, place.relative_path, place.offset, place.length]
-            for index, place in metadata.storage_data.items()
+            [one.index.fqn, list(one.index.offset), one.index.index, place.relative_path, place.offset, place.length]
+            for one, place in ((one, one.storage_data) for one in written)
         ]
         (Path(self.path) / INDEX).write_text(json.dumps({"tensors": tensors, "places": places}))
 
