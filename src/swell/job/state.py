@@ -23,7 +23,7 @@ def capture(job: Job) -> dict[str, Any]:
         "pace": job._pace.state_dict(),
         "ending": job._ending.state_dict(),
         "metrics": job.metrics.state_dict(),
-        "trainees": [_capture_trainee(trainee) for trainee in job._trainees],
+        "trainees": [capture_trainee(trainee) for trainee in job._trainees],
         "registered": {name: thing.state_dict() for name, thing in job._registered.items()},
     }
 
@@ -40,13 +40,14 @@ def restore(job: Job, state: Mapping[str, Any]) -> None:
     job._ending.load_state_dict(state["ending"])
     job.metrics.load_state_dict(state["metrics"])
     for trainee, saved in zip(job._trainees, state["trainees"], strict=True):
-        _restore_trainee(trainee, saved)
+        restore_trainee(trainee, saved)
     for name, saved in state["registered"].items():
         if name in job._registered:
             job._registered[name].load_state_dict(saved)
 
 
-def _capture_trainee(trainee: Trainee) -> dict[str, Any]:
+def capture_trainee(trainee: Trainee) -> dict[str, Any]:
+    """An optimizer with all that belongs to it."""
     parameters = trainee.accumulator.parameters
     return {
         "model": trainee.model.state_dict(),
@@ -64,7 +65,8 @@ def _capture_trainee(trainee: Trainee) -> dict[str, Any]:
     }
 
 
-def _restore_trainee(trainee: Trainee, saved: Mapping[str, Any]) -> None:
+def restore_trainee(trainee: Trainee, saved: Mapping[str, Any]) -> None:
+    """Go on from what ``capture_trainee`` gave."""
     trainee.clear()
     trainee.model.load_state_dict(saved["model"])
     trainee.optimizer.load_state_dict(saved["optimizer"])

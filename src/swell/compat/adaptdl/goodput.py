@@ -1,0 +1,161 @@
+"""AdaptDL's goodput model by its names, on swell's step-time law, efficiency and candidates; numbers or arrays.
+
+What AdaptDL calls ``atomic_bsz`` is swell's micro-batch, ``accum_steps`` its accumulation less one, and ``var`` the
+variance of a mean gradient over the initial batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from swell.core import goodput as core
+from swell.core.counts import whole_number
+from swell.core.step_time import Params, predict
+from swell.core.throughput import fit
+from swell.core.types import Moments, StepSummary
+from swell.errors import ConfigError
+
+Numbers = Any  # a number, or an array of them
+
+
+class PerfParams(NamedTuple):
+    """The constants of the step-time law, in seconds; c for computing, n between nodes, r within one."""
+
+    alpha_c: float
+    beta_c: float
+    alpha_n: float
+    beta_n: float
+    alpha_r: float
+    beta_r: float
+    gamma: float
+
+
+class GradParams(NamedTuple):
+    """The squared norm of the true gradient, and the variance of a mean gradient over the initial batch."""
+
+    sqr: float
+    var: float
+
+
+class GoodputFunction:
+    """Progress per second of any layout, and the layout with most of it.
+
+    >>> fun = GoodputFunction(PerfParams(0.1, 0.01, 0.5, 0.1, 0.2, 0.05, 1.2), GradParams(0.001, 0.01), 128)
+    >>> goodput, atomic_bsz, accum_steps = fun.optimize(1, 3, max_batch_size=1000, atomic_bsz_range=(32, 256))
+    >>> 3 * atomic_bsz * (accum_steps + 1) <= 1000
+    True
+    """
+
+    def __init__(
+        self, perf_params: PerfParams | tuple[float, ...], grad_params: GradParams | tuple[float, ...],
+        init_batch_size: int,
+    ) -> None:  # fmt: skip
+        self.perf_params, self.grad_params = PerfParams(*perf_params), GradParams(*grad_params)
+        self.init_batch_size = whole_number(init_batch_size, name="init_batch_size")
+        self._law = Params(**{name: float(value) for name, value in self.perf_params._asdict().items()})
+        sqr, var = (float(value) for value in self.grad_params)
+        self._noise_scale = Moments(signal=sqr, noise=var * self.init_batch_size).noise_scale
+
+    def __call__(self, num_nodes: Numbers, num_replicas: Numbers, atomic_bsz: Numbers, accum_steps: Numbers) -> Any:
+        """As :meth:`evaluate`."""
+        return self.evaluate(num_nodes, num_replicas, atomic_bsz, accum_steps)
+
+    def evaluate(self, num_nodes: Numbers, num_replicas: Numbers, atomic_bsz: Numbers, accum_steps: Numbers) -> Any:
+        """Samples a second, each counted by its worth; ``ConfigError`` for batches below the initial one."""
+        batch = _batch(num_replicas, atomic_bsz, accum_steps)
+        if np.any(batch < self.init_batch_size):
+            raise ConfigError(
+                f"a global batch of {batch.min():g} is below the initial {self.init_batch_size}, for which the "
+                f"gradient was measured. Ask for {self.init_batch_size} or more."
+            )
+        return self._goodput(batch, self._seconds(num_nodes, num_replicas, atomic_bsz, accum_steps))[()]
+
+    def throughput(self, num_nodes: Numbers, num_replicas: Numbers, atomic_bsz: Numbers, accum_steps: Numbers) -> Any:
+        """Samples a second."""
+        seconds = self._seconds(num_nodes, num_replicas, atomic_bsz, accum_steps)
+        return (_batch(num_replicas, atomic_bsz, accum_steps) / seconds)[()]
+
+    def efficiency(self, batch_size: Numbers) -> Any:
+        """What a sample is worth at ``batch_size``, next to one at the initial batch."""
+        batch = np.asarray(batch_size, float)
+        return self._goodput(batch, batch)[()]  # in the time of one sample each, goodput is efficiency
+
+    def optimize(
+        self,
+        num_nodes: Numbers,
+        num_replicas: Numbers,
+        max_batch_size: int | None = None,
+        atomic_bsz_range: tuple[int | None, int | None] | None = None,
+        accumulation: bool = False,
+    ) -> tuple[Any, Any, Any]:
+        """Goodput, atomic batch and accumulation steps of the best layout, for each number of nodes and replicas.
+
+        Bounds are hard: no global batch is above ``max_batch_size`` and no atomic one outside its range. Where nothing
+        fits, ``PlanError`` says what to change. Without accumulation one replica keeps the initial batch.
+        """
+        nodes, replicas = np.broadcast_arrays(num_nodes, num_replicas)
+        low, high = atomic_bsz_range or (None, None)
+        most = max_batch_size if max_batch_size is not None else self.init_batch_size
+        found = [
+            self._best(int(n), int(r), int(most), (low or 1, high or int(most)), accumulation)
+            for n, r in zip(nodes.ravel(), replicas.ravel(), strict=True)
+        ]
+        values, atomic, steps = (np.array(column).reshape(nodes.shape)[()] for column in zip(*found, strict=True))
+        return values, atomic, steps
+
+    def _best(
+        self, nodes: int, replicas: int, most: int, bounds: tuple[int, int], accumulation: bool
+    ) -> tuple[float, int, int]:
+        if not accumulation:
+            most = self.init_batch_size if replicas == 1 else min(most, replicas * bounds[1])
+        tried = core.candidates(replicas=replicas, base=self.init_batch_size, max_batch=most, micro=bounds)
+        usable = np.ones(len(tried), bool) if accumulation else tried.accumulation == 1
+        equal = usable & (replicas * tried.micro_batch * tried.accumulation == tried.global_batch)
+        chosen = np.flatnonzero(equal if np.any(equal) else usable)
+        micro, steps = tried.micro_batch[chosen], tried.accumulation[chosen] - 1
+        values = self._goodput(tried.global_batch[chosen], self._seconds(nodes, replicas, micro, steps))
+        top = core.best(values)
+        return float(values[top]), int(micro[top]), int(steps[top])
+
+    def _goodput(self, batch: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+        return core.goodput(batch, seconds, self.init_batch_size, self._noise_scale)
+
+    def _seconds(self, nodes: Numbers, replicas: Numbers, atomic: Numbers, steps: Numbers) -> np.ndarray:
+        return predict(
+            self._law, replicas=replicas, nodes=nodes, micro_batch=atomic, accumulation=np.asarray(steps) + 1
+        )
+
+
+def fit_perf_params(
+    nodes: Numbers, replicas: Numbers, atomic_bsz: Numbers, accum_step_time: Numbers, optim_step_time: Numbers
+) -> PerfParams:
+    """The constants that fit measured steps: computing alone, and computing with exchange and update, in seconds.
+
+    By :func:`swell.core.throughput.fit`, whose constant for the update is counted with that of computing.
+    """
+    columns = np.broadcast_arrays(
+        *(np.atleast_1d(np.asarray(x, float)) for x in (nodes, replicas, atomic_bsz, accum_step_time, optim_step_time))
+    )
+    points = [
+        StepSummary(
+            nodes=int(n),
+            replicas=int(r),
+            micro_batch=int(b),
+            accumulation=1,
+            count=32,
+            step_s=float(max(whole, part)),
+            sync_s=float(max(whole - part, 0.0)) if r > 1 else 0.0,
+        )
+        for n, r, b, part, whole in zip(*columns, strict=True)
+    ]
+    law = fit(points).params
+    return PerfParams(
+        alpha_c=law.alpha_c + law.alpha_s, beta_c=law.beta_c, alpha_n=law.alpha_n, beta_n=law.beta_n,
+        alpha_r=law.alpha_r, beta_r=law.beta_r, gamma=law.gamma,
+    )  # fmt: skip
+
+
+def _batch(replicas: Numbers, atomic: Numbers, steps: Numbers) -> np.ndarray:
+    return np.asarray(replicas, float) * np.asarray(atomic) * (np.asarray(steps) + 1)

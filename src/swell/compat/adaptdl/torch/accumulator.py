@@ -1,0 +1,205 @@
+"""Sums over all replicas that survive restarts and count every committed sample once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from torch import Tensor
+
+from swell.compat.adaptdl import checkpoint
+from swell.compat.adaptdl.collective import gather
+from swell.compat.adaptdl.session import session
+from swell.errors import LoopError
+
+Sums = dict[Any, Any]
+
+
+class Accumulator(MutableMapping):
+    """A dict whose values are summed over replicas; add to it anywhere, read it inside ``synchronized()``.
+
+        stats = adaptdl.torch.Accumulator()
+        for data, target in loader:
+            stats["loss"] += loss.item()
+        with stats.synchronized():
+            print(stats["loss"])
+
+    What is added during a training step counts if the step does: a step that had to be done again is not counted
+    twice. After a restart, a ``synchronized()`` block that was through gives the values it gave.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        here = session()
+        if here.current is not None:
+            raise LoopError(
+                "an Accumulator was created inside a loop over an AdaptiveDataLoader. Create it before the loop: after "
+                "a restart in the middle, the loop begins elsewhere and its sums would be lost."
+            )
+        self.epoch = here.epoch if here.in_epoch else None
+        where = "" if self.epoch is None else f"epoch{self.epoch}-"
+        number = here.created if here.in_epoch else sum(each.epoch is None for each in here.accumulators)
+        here.created += here.in_epoch
+        self._results: Sums = dict(*args, **kwargs)
+        self._certain: Sums = {}  # added on this replica, not summed over replicas yet
+        self._uncertain: Sums = {}  # added during the step under way
+        self._given: list[Sums] = []  # what synchronized() gave in this epoch
+        self._replayed = 0
+        self._reading = False
+        self._state = _AccumulatorState(f"adaptdl-accumulator-{where}{number}", self)
+        here.accumulators.append(self)
+        self._blocks = len(self._given) if checkpoint.load_state(self._state) else 0
+
+    @contextmanager
+    def synchronized(self) -> Iterator[Accumulator]:
+        """Sum over all replicas what was added so far; inside the block this is a plain dict. All replicas call it."""
+        if self._replayed < self._blocks:  # before the restart this block was through
+            self._certain.clear()
+            self._uncertain.clear()
+            shown, self._results = self._results, dict(self._given[self._replayed])
+        else:
+            self.merge()
+            self._given.append(dict(self._results))
+            shown = None
+        self._replayed += 1
+        self._reading = True
+        try:
+            yield self
+        finally:
+            self._reading = False
+            if shown is not None:
+                self._results = shown
+
+    def merge(self) -> None:
+        """Sum over replicas what was added, and count it."""
+        self.settle(keep=True)
+        for sums in gather(self._certain):
+            _add(self._results, sums)
+        self._certain = {}
+
+    def settle(self, *, keep: bool) -> None:
+        """The step under way was committed, or has to be done again."""
+        if keep:
+            _add(self._certain, self._uncertain)
+        self._uncertain = {}
+
+    def end_epoch(self) -> None:
+        """What was given in an epoch is not given again in the next."""
+        self._given, self._replayed, self._blocks = [], 0, 0
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Add every value of a mapping (or pairs) to the key's sum."""
+        for key, value in dict(*args, **kwargs).items():
+            self[key] += value
+
+    def subtract(self, *args: Any, **kwargs: Any) -> None:
+        """Subtract every value of a mapping (or pairs) from the key's sum."""
+        for key, value in dict(*args, **kwargs).items():
+            self[key] -= value
+
+    def __iadd__(self, other: Any) -> Accumulator:
+        self.update(other)
+        return self
+
+    def __isub__(self, other: Any) -> Accumulator:
+        self.subtract(other)
+        return self
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._results.get(key, 0) if self._reading else _Addend(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if self._reading:
+            self._results[key] = value
+        elif isinstance(value, _Change) and value.key == key:
+            _add(self._uncertain, {key: value.value})
+        else:
+            raise TypeError(
+                f"stats[{key!r}] = ... was called outside `with stats.synchronized()`, where values can only be added "
+                f"to: write stats[{key!r}] += value."
+            )
+
+    def __delitem__(self, key: Any) -> None:
+        self._read("deleted")
+        del self._results[key]
+
+    def __contains__(self, key: object) -> bool:
+        self._read("looked for")
+        return key in self._results
+
+    def __iter__(self) -> Iterator[Any]:
+        self._read("listed")
+        return iter(self._results)
+
+    def __len__(self) -> int:
+        self._read("counted")
+        return len(self._results)
+
+    def __repr__(self) -> str:
+        return f"Accumulator({self._results if self._reading else 'read it inside synchronized()'})"
+
+    def _read(self, what: str) -> None:
+        if not self._reading:
+            raise LoopError(_unread(f"its keys were {what}"))
+
+
+class _AccumulatorState(checkpoint.State):
+    """An accumulator's sums and what it has shown, as plain values."""
+
+    def __init__(self, name: str, owner: Accumulator) -> None:
+        self._owner = owner
+        super().__init__(name)
+
+    def sync(self) -> None:
+        self._owner.merge()
+
+    def _capture(self) -> Any:
+        return {"results": dict(self._owner._results), "given": [dict(sums) for sums in self._owner._given]}
+
+    def _restore(self, saved: Any) -> None:
+        self._owner._results = dict(saved["results"])
+        self._owner._given = [dict(sums) for sums in saved["given"]]
+        self._owner._certain, self._owner._uncertain = {}, {}
+
+
+class _Change:
+    """What is to be added to one key."""
+
+    def __init__(self, key: Any, value: Any) -> None:
+        self.key, self.value = key, value.detach() if isinstance(value, Tensor) else value
+
+
+class _Addend:
+    """Stands for a sum that nobody may read yet; it can be added to."""
+
+    def __init__(self, key: Any) -> None:
+        self._key = key
+
+    def __iadd__(self, value: Any) -> _Change:
+        return _Change(self._key, value)
+
+    def __isub__(self, value: Any) -> _Change:
+        return _Change(self._key, -value)
+
+    def __repr__(self) -> str:
+        return f"<the sum of {self._key!r}, to be read inside synchronized()>"
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise LoopError(_unread(f"stats[{self._key!r}] was read"))
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse  # pyright: ignore[reportAssignmentType]
+    __float__ = __int__ = __index__ = __bool__ = __str__ = __format__ = __neg__ = __round__ = _refuse
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _unread(what: str) -> str:
+    return (
+        f"{what} outside `with stats.synchronized()`. Until then each replica holds only its own part: read sums "
+        f"inside the block, which every replica must enter."
+    )
+
+
+def _add(sums: Sums, more: Sums) -> None:
+    for key, value in more.items():
+        sums[key] = sums[key] + value if key in sums else value

@@ -1,0 +1,68 @@
+"""How AdaptDL's bounds choose a batch: the goodput policy within them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from swell.core.counts import whole_number
+from swell.core.types import Layout, Observation
+from swell.errors import ConfigError
+from swell.policies import Goodput
+
+Bounds = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Autoscale:
+    """``Goodput`` within a maximum batch and local bounds, both hard; with accumulation, or in one pass a replica.
+
+    Without accumulation a single replica keeps the base batch, as in the original.
+    """
+
+    goodput: Goodput
+    accumulation: bool
+
+    @property
+    def base(self) -> int:
+        """The batch the learning rate was tuned for."""
+        return self.goodput.base
+
+    def batch(self, seen: Observation) -> int:
+        """The next global batch."""
+        return self.layout(seen).global_batch
+
+    def layout(self, seen: Observation) -> Layout:
+        """The next global batch and its largest micro-batch."""
+        if self.accumulation:
+            return self.goodput.layout(seen)
+        if seen.replicas == 1:
+            return Layout(global_batch=self.base, micro_batch=self.base)
+        assert isinstance(self.goodput.micro, tuple)
+        most = min(self.goodput.max, seen.replicas * self.goodput.micro[1])
+        chosen = replace(self.goodput, max=most).layout(seen).global_batch
+        return Layout(global_batch=chosen, micro_batch=-(-chosen // seen.replicas))
+
+
+def autoscale(base: int, *, max_batch: int, bounds: tuple[int, int], accumulation: bool) -> Autoscale:
+    """The policy of a loader with ``autoscale_batch_size``."""
+    return Autoscale(Goodput(base, max=max_batch, micro=bounds), accumulation)
+
+
+def checked(base: int, max_batch_size: int, local_bsz_bounds: Bounds | None) -> tuple[int, Bounds | None]:
+    """The bounds as given, or ``ConfigError`` where the batch the user tuned for does not lie within them."""
+    most = whole_number(max_batch_size, name="max_batch_size")
+    if most < base:
+        raise ConfigError(
+            f"max_batch_size={most} is below batch_size={base}. Raise it to {base} or more, or lower batch_size."
+        )
+    if local_bsz_bounds is None:
+        return most, None
+    if not isinstance(local_bsz_bounds, (tuple, list)) or len(local_bsz_bounds) != 2:
+        raise ConfigError(f"local_bsz_bounds={local_bsz_bounds!r}; expected (smallest, largest), each may be None.")
+    low, high = (None if bound is None else whole_number(bound, name="local_bsz_bounds") for bound in local_bsz_bounds)
+    if (low is not None and low > base) or (high is not None and high < base):
+        raise ConfigError(
+            f"local_bsz_bounds={low, high} leave out batch_size={base}, which one replica must be able to compute by "
+            f"itself. Expected smallest <= {base} <= largest."
+        )
+    return most, (low, high)

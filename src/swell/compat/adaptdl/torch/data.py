@@ -1,0 +1,293 @@
+"""Loaders of a global batch: split exactly over the replicas, resumed in the middle, with a batch that may grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.utils.data import IterableDataset, Sampler
+
+from swell.compat.adaptdl.session import session
+from swell.compat.adaptdl.torch import loops
+from swell.compat.adaptdl.torch.autoscale import Bounds, autoscale, checked
+from swell.core.counts import whole_number
+from swell.core.order import Sequential, Shuffled
+from swell.core.protocols import Order
+from swell.core.types import Plan
+from swell.errors import ConfigError, DataError, LoopError
+from swell.job import Job
+from swell.job.statistics import Statistics
+
+
+def current_dataloader() -> AdaptiveDataLoaderHelper | None:
+    """What helps the loader that is being iterated; None outside a loop."""
+    return session().current
+
+
+class AdaptiveDataLoaderHelper:
+    """What a loader knows of its batch and its place; ``loader._elastic``.
+
+    A loader of your own may hold one: ``context()`` around its loop, ``skipdone()`` to leave out a loop that was
+    through before a restart, ``profile(commit)`` around each batch. Such a loop is for evaluation; what trains must
+    be split and committed by the job, so train with :class:`AdaptiveDataLoader`.
+    """
+
+    def __init__(self, batch_size: int = 1) -> None:
+        here = session()
+        self.batch_size = whole_number(batch_size, name="batch_size")
+        self.number = len(here.loaders)
+        here.loaders.append(self)
+        self._max_batch_size: int | None = None
+        self._bounds: Bounds | None = None
+        self._accumulation = False
+        self._length = 0
+        self._source: dict[str, Any] = {}
+
+    # Settings
+
+    @property
+    def max_batch_size(self) -> int | None:
+        """The largest global batch; None without autoscaling."""
+        return self._max_batch_size
+
+    @property
+    def local_bsz_bounds(self) -> Bounds | None:
+        """The smallest and largest batch one replica computes at once."""
+        return self._bounds
+
+    @property
+    def training(self) -> bool:
+        """Whether this is the loader that trains."""
+        return session().training is self
+
+    def train(self) -> None:
+        """Say that this is the loader that trains; calling ``autoscale_batch_size`` or training with it says so too."""
+        here = session()
+        if here.training is not None and here.training is not self:
+            raise LoopError(
+                "a second AdaptiveDataLoader was made the training loader. One job trains with one loader: join the "
+                "data sets with torch.utils.data.ConcatDataset, or run a second job."
+            )
+        here.training = self
+
+    def autoscale_batch_size(
+        self, max_batch_size: int, local_bsz_bounds: Bounds | None = None, gradient_accumulation: bool = False
+    ) -> None:
+        """Let the global batch grow from ``batch_size`` up to ``max_batch_size`` where that makes progress faster.
+
+        ``local_bsz_bounds`` bound what one replica computes at once. Both limits are hard. ``ConfigError`` (a
+        ``ValueError``) where they leave out ``batch_size``.
+        """
+        if session().job is not None:
+            raise LoopError("autoscale_batch_size was called after training began. Call it before the loop.")
+        self._max_batch_size, self._bounds = checked(self.batch_size, max_batch_size, local_bsz_bounds)
+        self._accumulation = bool(gradient_accumulation)
+        self.train()
+
+    def job_settings(self) -> dict[str, Any]:
+        """What a job that trains with this loader is made with."""
+        if self._max_batch_size is None:
+            return {"batch": self.batch_size, "statistics": Statistics(split_every=None)}
+        most = min(self._max_batch_size, self._length)
+        low, high = self._bounds or (None, None)
+        bounds = (low or 1, min(high or most, most))
+        policy = autoscale(self.batch_size, max_batch=most, bounds=bounds, accumulation=self._accumulation)
+        return {"batch": policy, "micro": bounds}
+
+    def hand_over(self, job: Job) -> None:
+        """Give the data to the job."""
+        if not self._source:
+            raise LoopError(
+                "a loader built on AdaptiveDataLoaderHelper can evaluate, but training needs an AdaptiveDataLoader: "
+                "the job must know the data set to commit each sample once."
+            )
+        job.loader(**self._source)
+
+    def serves(self, length: int, source: dict[str, Any]) -> None:
+        """Say what data the loader is over."""
+        self._length, self._source = length, source
+
+    # Where it is
+
+    @property
+    def current_batch_size(self) -> int | None:
+        """The global batch of the step under way; None while another loader, or none, is iterated."""
+        made = self._plan()
+        return None if made is None else made.global_batch
+
+    @property
+    def current_local_bsz(self) -> int | None:
+        """The largest batch a replica computes at once in the step under way."""
+        made = self._plan()
+        return None if made is None else made.micro_batch
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Batches before the one that updates the weights, in the step under way."""
+        made = self._plan()
+        return 0 if made is None else made.accumulation - 1
+
+    def is_optim_step(self) -> bool:
+        """Whether the batch that is out completes a step on this replica."""
+        step = loops.step_under_way()
+        return step is None or step.is_last
+
+    def is_accum_step(self) -> bool:
+        """Whether more batches follow before the weights are updated."""
+        return not self.is_optim_step()
+
+    def _plan(self) -> Plan | None:
+        here = session()
+        if here.current is not self:
+            return None
+        step = loops.step_under_way()
+        if self.training and step is not None:
+            return step.plan
+        return loops.evaluation_plan(min(self.batch_size, self._length or self.batch_size))
+
+    @property
+    def current_index(self) -> int | None:
+        """Samples through in the loop under way, over all replicas; None outside it."""
+        here = session()
+        if here.current is not self:
+            return None
+        return here.job._ledger.cursor if self.training and here.job is not None else here.index
+
+    @current_index.setter
+    def current_index(self, index: int) -> None:
+        here = session()
+        if here.current is not self or self.training:
+            raise LoopError("current_index can be set in a loop of your own only, inside `with helper.context()`.")
+        here.index = whole_number(index, name="current_index", at_least=0)
+
+    @property
+    def end_index(self) -> int:
+        """Samples of one pass."""
+        return self._length
+
+    def skipdone(self) -> bool:
+        """Whether the loop that begins now was through before a restart."""
+        return loops.is_through()
+
+    @contextmanager
+    def context(self) -> Iterator[None]:
+        """Around a loop of your own: no other may be iterated inside it."""
+        with loops.only_loop(self):
+            yield
+
+    @contextmanager
+    def profile(self, commit: bool = True) -> Iterator[None]:
+        """Around one batch of a loop of your own; stops the run there if it was asked to. All replicas call it."""
+        session().stop_if_noticed()
+        yield
+
+    def to_tensorboard(self, writer: Any, global_step: int, tag_prefix: str = "") -> None:
+        """Write the batch's figures with a ``SummaryWriter``."""
+        prefix = tag_prefix + "/" if tag_prefix and not tag_prefix.endswith("/") else tag_prefix
+        writer.add_scalar(f"{prefix}Total_Batch_Size", self.current_batch_size or self.batch_size, global_step)
+        writer.add_scalar(f"{prefix}Local_Batch_Size", self.current_local_bsz or self.batch_size, global_step)
+        writer.add_scalar(f"{prefix}Accumulation_Steps", self.accumulation_steps, global_step)
+
+
+class AdaptiveDataLoaderMixin:
+    """A loader's settings and figures, by way of its helper."""
+
+    def __init__(self, batch_size: int) -> None:
+        self._elastic = AdaptiveDataLoaderHelper(batch_size)
+
+    def autoscale_batch_size(
+        self, max_batch_size: int, local_bsz_bounds: Bounds | None = None, gradient_accumulation: bool = False
+    ) -> None:
+        """As :meth:`AdaptiveDataLoaderHelper.autoscale_batch_size`."""
+        self._elastic.autoscale_batch_size(max_batch_size, local_bsz_bounds, gradient_accumulation)
+
+    def to_tensorboard(self, writer: Any, global_step: int, tag_prefix: str = "") -> None:
+        """As :meth:`AdaptiveDataLoaderHelper.to_tensorboard`."""
+        self._elastic.to_tensorboard(writer, global_step, tag_prefix)
+
+    current_local_bsz = property(lambda self: self._elastic.current_local_bsz)
+    current_batch_size = property(lambda self: self._elastic.current_batch_size)
+    accumulation_steps = property(lambda self: self._elastic.accumulation_steps)
+    max_batch_size = property(lambda self: self._elastic.max_batch_size)
+    local_bsz_bounds = property(lambda self: self._elastic.local_bsz_bounds)
+    training = property(lambda self: self._elastic.training)
+
+
+class AdaptiveDataLoader(AdaptiveDataLoaderMixin):
+    """Batches of a map-style data set; ``batch_size`` is the global batch, over all replicas.
+
+    Takes what ``torch.utils.data.DataLoader`` takes but samplers. The loader that is iterated while gradients are
+    enabled and a wrapped model is in training mode trains: each of its samples is committed with the step that used
+    it. Every other loop evaluates: each sample comes once, on one replica.
+    """
+
+    def __init__(self, dataset: Any, batch_size: int = 1, shuffle: bool = False, **kwargs: Any) -> None:
+        refused = [name for name in ("sampler", "batch_sampler") if kwargs.pop(name, None) is not None]
+        if refused or isinstance(dataset, IterableDataset):
+            what = " and ".join(refused) or f"an iterable data set ({type(dataset).__name__})"
+            raise ConfigError(
+                f"AdaptiveDataLoader was given {what}; expected a map-style data set, whose order it chooses itself. "
+                f"swell.Job.loader takes samplers and streams."
+            )
+        super().__init__(batch_size)
+        self.dataset, self.batch_size, self.shuffle = dataset, self._elastic.batch_size, shuffle
+        self.drop_last = bool(kwargs.pop("drop_last", False))
+        self.num_workers = int(kwargs.get("num_workers", 0))
+        self._loading = kwargs
+        self._evaluation: loops.Evaluation | None = None
+        length = len(dataset)
+        if length == 0:
+            raise DataError("the data set is empty: give one with at least 1 sample.")
+        self._elastic.serves(length, {"dataset": dataset, "shuffle": shuffle, "drop_last": self.drop_last, **kwargs})
+
+    def __iter__(self) -> Iterator[Any]:
+        if loops.trains(self._elastic):
+            return loops.training_loop(self._elastic)
+        if self._evaluation is None:
+            self._evaluation = loops.Evaluation(
+                self.dataset, self.batch_size, shuffle=self.shuffle, drop_last=self.drop_last, loading=self._loading
+            )
+        return loops.evaluation_loop(self._elastic, self._evaluation)
+
+    def __len__(self) -> int:
+        """Batches this replica gets in a pass, if the global batch stays as it is."""
+        here = session()
+        size, batches = len(self.dataset), 1
+        batch = self.batch_size
+        if self.training and here.job is not None:
+            made = here.job._planned()
+            batch, batches = made.global_batch, made.accumulation
+        whole, rest = divmod(size, batch)
+        return (whole + (rest > 0 and not self.drop_last)) * batches
+
+
+class ElasticSampler(Sampler):
+    """One replica's part of a data set from a position on, in an order that depends on seed and epoch alone.
+
+    Rank ``r`` takes positions ``index + r``, ``index + r + K``, …; nothing is padded, so parts may differ by a sample.
+    ``num_replicas`` and ``rank`` are the session's, and may be set.
+    """
+
+    def __init__(self, dataset: Any, shuffle: bool = True, *, seed: int = 0) -> None:
+        self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
+        collective = session().collective
+        self.num_replicas, self.rank = collective.size, collective.rank
+        self.epoch, self.index = 0, 0
+
+    def set_epoch(self, epoch: int, index: int = 0) -> None:
+        """Choose the epoch's order, and where in it to begin; beyond its end, the next pass over the data."""
+        self.epoch = whole_number(epoch, name="epoch", at_least=0)
+        self.index = whole_number(index, name="index", at_least=0)
+
+    def __iter__(self) -> Iterator[int]:
+        size = len(self.dataset)
+        again, start = divmod(self.index, size)
+        order: Order = Sequential(size)
+        if self.shuffle:
+            order = Shuffled(size, seed=self.seed, epoch=self.epoch + (again << 32))
+        return iter(order.indices(start, size)[self.rank :: self.num_replicas].tolist())
+
+    def __len__(self) -> int:
+        left = len(self.dataset) - self.index % len(self.dataset)
+        return len(range(self.rank, left, self.num_replicas))

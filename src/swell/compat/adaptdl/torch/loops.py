@@ -1,0 +1,178 @@
+"""Loops over loaders: which one trains, how it goes on after a restart, how the others share out their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from swell.compat.adaptdl.session import Session, session
+from swell.core.planning import plan_remainder
+from swell.core.types import Plan
+from swell.data.feed import Feed
+from swell.data.orders import orders
+from swell.data.spans import Span
+from swell.errors import LoopError
+from swell.job import Job
+from swell.job.ending import MAX_OVERFLOWS
+from swell.loop.step import StepInProgress
+
+if TYPE_CHECKING:
+    from swell.compat.adaptdl.torch.data import AdaptiveDataLoaderHelper
+
+
+def trains(helper: AdaptiveDataLoaderHelper) -> bool:
+    """Whether the loop that begins now is for training."""
+    here = session()
+    known = here.known_training()
+    if known is not None and known is not helper:
+        return False
+    return torch.is_grad_enabled() and any(model.module.training for model in here.models)
+
+
+def is_through() -> bool:
+    """Whether the loop that begins now was through before a restart; counts it either way."""
+    here = session()
+    if not here.in_epoch:
+        return False
+    here.entered_loops += 1
+    return here.entered_loops <= here.finished_loops
+
+
+@contextmanager
+def only_loop(helper: AdaptiveDataLoaderHelper) -> Iterator[None]:
+    """Hold the place of the one loop that may run; it is through when its body ends, or is left by ``break``."""
+    here = session()
+    if here.current is not None:  # raised before anything is touched: the outer loop goes on unharmed
+        raise LoopError(
+            "a loop over an AdaptiveDataLoader began inside another one. Finish the outer loop first: after a restart "
+            "nobody could tell how far both of them were."
+        )
+    here.current = helper
+    try:
+        yield
+        _through(here)
+    except GeneratorExit:
+        _through(here)
+        raise
+    finally:
+        here.current = None
+
+
+def _through(here: Session) -> None:
+    here.index = 0
+    if here.in_epoch:
+        here.finished_loops = max(here.finished_loops, here.entered_loops)
+
+
+def step_under_way() -> StepInProgress | None:
+    """The training step whose batch is out; None outside the training loop."""
+    job = session().job
+    return None if job is None else job._stepping._current
+
+
+# Training
+
+
+def training_loop(helper: AdaptiveDataLoaderHelper) -> Iterator[Any]:
+    """The batches of one pass; with autoscaling, of as many samples as an epoch's progress takes."""
+    here = session()
+    job = here.start(helper)
+    if is_through():
+        return
+    with only_loop(helper):
+        ledger, stepping = job._ledger, job._stepping
+        if helper.max_batch_size is not None:
+            worth = ledger.length / helper.batch_size  # base steps of an epoch
+            job._passes.target = (here.epoch + 1) * worth if here.in_epoch else job.progress + worth
+        elif here.left_in is not None and here.left_in != here.epoch:
+            job._ending.end_epoch(ledger, complete=False)  # an earlier epoch was left early; this one begins anew
+        here.left_in = None
+        try:
+            while True:
+                yield from _watched(here, job)
+                if stepping.complete:
+                    job._ending.end_epoch(ledger, complete=True)
+                if job._passes.target is None or job._passes.reached:
+                    break
+        except GeneratorExit:
+            here.left_in = here.epoch if here.in_epoch else None
+            raise
+        finally:
+            job._passes.target = None
+
+
+def _watched(here: Session, job: Job) -> Iterator[Any]:
+    """The job's batches; notes after each whether what the user's loop should have done with it was done."""
+    step, samples, redone = None, job.samples, 0
+    for batch in job._training:
+        now = job._stepping._current
+        if now is not step:
+            for accumulator in here.accumulators:
+                accumulator.settle(keep=step is None or job.samples > samples)
+            redone = 0 if job.samples > samples else redone
+            step, samples = now, job.samples
+        yield batch
+        if now is not None and not now.ended and not now.taken and now.spoiled is None:
+            redone += 1
+            if redone > MAX_OVERFLOWS or not any(model.mp_scaler is not None for model in here.models):
+                raise LoopError(
+                    "the next batch was asked for, but optimizer.step() was not called for the one before. Call "
+                    "loss.backward() and optimizer.step() for every batch: while gradients accumulate, the step is "
+                    "made when its last batch is there. To evaluate, use torch.no_grad() or model.eval()."
+                )
+            job.redo()  # the gradient scaler found an overflow and skipped the step: its samples come again
+    for accumulator in here.accumulators:
+        accumulator.settle(keep=job.samples > samples or step is None)
+
+
+# Evaluation
+
+
+class Evaluation:
+    """The data of a loader that does not train, and what fetches it ahead."""
+
+    def __init__(
+        self, dataset: Any, batch_size: int, *, shuffle: bool, drop_last: bool, loading: dict[str, Any]
+    ) -> None:
+        self.length, self.batch_size, self.drop_last = len(dataset), batch_size, drop_last
+        self._feed = Feed(dataset, orders(dataset, shuffle=shuffle, seed=0), **loading)
+
+    def rounds(self, epoch: int, start: int, replicas: int, rank: int) -> Iterator[tuple[int, list[Span]]]:
+        """For each global batch: the position after it, and this replica's span of it, if it has one."""
+        while start < self.length:
+            count = min(self.batch_size, self.length - start)
+            if count < self.batch_size and self.drop_last:
+                return
+            mine = plan_remainder(count, replicas).shares[rank]
+            yield start + count, [Span(epoch, start + m.offset, start + m.offset + m.size) for m in mine]
+            start += count
+
+    def fetch(self, span: Span, stop: int, replicas: int, rank: int) -> Any:
+        """One batch; those after it are fetched ahead."""
+        later = self.rounds(span.epoch, stop, replicas, rank)
+        return self._feed.fetch(span, lambda: (span for _, spans in later for span in spans))
+
+
+def evaluation_plan(count: int) -> Plan:
+    """How a global batch of an evaluation loop is split."""
+    return plan_remainder(count, session().collective.size)
+
+
+def evaluation_loop(helper: AdaptiveDataLoaderHelper, data: Evaluation) -> Iterator[Any]:
+    """Every sample once, on one replica each; resumed after the last global batch that was through."""
+    here = session()
+    known = here.known_training()
+    if known is not None and here.models:
+        here.start(known)  # a restarted run must have its weights back before it is judged
+    if is_through():
+        return
+    with only_loop(helper):
+        replicas, rank = here.collective.size, here.collective.rank
+        for stop, spans in data.rounds(here.epoch, here.index, replicas, rank):
+            for span in spans:
+                yield data.fetch(span, stop, replicas, rank)
+            here.index = stop
+            here.stop_if_noticed()

@@ -1,0 +1,235 @@
+"""The wrapped model: as it was to the user's loop, while ``optimizer.step()`` does what a job's step does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import CellType, FunctionType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from swell.compat.adaptdl import checkpoint
+from swell.compat.adaptdl.patched_step import PatchedStep
+from swell.compat.adaptdl.session import session
+from swell.compat.adaptdl.torch import loops
+from swell.compat.adaptdl.torch.scaling_rules import ScalingRuleBase, SuitingScale, by_noise
+from swell.core.moments import gain
+from swell.core.types import Moments
+from swell.errors import ConfigError, LoopError
+from swell.job import Job
+from swell.job.trainee import Clip, Trainee
+from swell.loop.step import StepInProgress
+
+_DDP = frozenset(inspect.signature(DistributedDataParallel.__init__).parameters) - {"self", "module"}
+
+
+class AdaptiveDataParallel(nn.Module):
+    """A model whose gradients are those of the whole global batch when its optimizer steps.
+
+    Forward and backward are the user's own. ``optimizer.step()`` counts a batch; with the last one of a global batch
+    the gradients of all replicas are brought together, the learning rate is scaled for this one update, and the weights
+    are updated. For that the optimizer's ``step`` is replaced on the instance, as the original did, and given back by
+    ``adaptdl.close()``. ``DistributedDataParallel``'s arguments are accepted; none of them is needed.
+
+    Weights, optimizer, scheduler and scaler are restored when the first loop over a loader, or over
+    ``remaining_epochs_until``, begins.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        lr_scheduler: Any | None = None,
+        mp_scaler: Any | None = None,
+        scaling_rule: ScalingRuleBase | None = None,
+        name: str = "adaptdl-dataparallel",
+        **kwargs: Any,
+    ) -> None:
+        here = session()
+        if not here.opened:
+            raise LoopError("AdaptiveDataParallel was made before adaptdl.torch.init_process_group. Call that first.")
+        if here.job is not None:
+            raise LoopError("AdaptiveDataParallel was made after training began. Wrap every model before the loop.")
+        unknown = sorted(set(kwargs) - _DDP)
+        if unknown:
+            raise TypeError(f"AdaptiveDataParallel got unexpected arguments {', '.join(unknown)}.")
+        if not isinstance(optimizer, Optimizer):
+            raise ConfigError(f"AdaptiveDataParallel was given a {type(optimizer).__name__} for its optimizer.")
+        if mp_scaler is not None and not hasattr(mp_scaler, "unscale_"):
+            raise ConfigError(f"mp_scaler is {mp_scaler!r}; expected a torch.amp.GradScaler. Pass the name by name=.")
+        super().__init__()
+        self.module = model
+        self.optimizer, self.lr_scheduler, self.mp_scaler = optimizer, lr_scheduler, mp_scaler
+        self.scaling_rule = scaling_rule or SuitingScale()
+        self.scaling_rule.initialize(self, optimizer)
+        self.gns = GradientNoiseScale(self)
+        self._state = _ScalerState(name, mp_scaler)
+        self._trainee: Trainee | None = None
+        self._clip: Clip | None = None
+        self._patch = PatchedStep(optimizer, self._stepped)
+        here.models.append(self)
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """The model's own output."""
+        return self.module(*inputs, **kwargs)
+
+    @property
+    def gain(self) -> float:
+        """How many steps at the initial batch the latest step was worth."""
+        job = session().job
+        return 1.0 if job is None else job.gain
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> None:
+        """Clip the gradient of the whole global batch in the step under way.
+
+        Call it where ``torch.nn.utils.clip_grad_norm_`` would be called, before ``optimizer.step()``. That function
+        itself sees this replica's batch only; with it, no batch's gradient is longer, and so their mean is not.
+        """
+        self._clip = lambda parameters: nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+
+    def to_tensorboard(self, writer: Any, global_step: int, tag_prefix: str = "") -> None:
+        """Write the gradient's figures with a ``SummaryWriter``."""
+        prefix = tag_prefix + "/" if tag_prefix and not tag_prefix.endswith("/") else tag_prefix
+        job, step = session().job, loops.step_under_way()
+        factors = (1.0,) if job is None or not job.lr_factors else job.lr_factors
+        figures = {
+            "Gradient_Norm_Sqr": self.gns.sqr_avg(),
+            "Gradient_Variance": self.gns.var_avg(),
+            "Gain": self.gain,
+            "Learning_Rate_Factor": sum(factors) / len(factors),
+            "Accum_Scale": self.gns.accum_scale,
+            "Accum_Count": 1 if step is None else step.index + 1,
+            "Progress": self.gns.get_progress(),
+        }
+        for name, value in figures.items():
+            writer.add_scalar(prefix + name, value, global_step)
+
+    # For the session
+
+    def hand_over(self, job: Job) -> None:
+        """Put model and optimizer under the job's care."""
+        rule = by_noise(self.scaling_rule.rule(self.optimizer, job._pace.base))
+        job.wrap(self.module, self.optimizer, scheduler=self.lr_scheduler, schedule="manual", rule=rule)
+        self._trainee = job._trainees[-1]
+        self._trainee.tells_loss = False
+        checkpoint.load_state(self._state)
+
+    def give_back(self) -> None:
+        """Give the optimizer its own step again."""
+        self._patch.give_back()
+
+    def _stepped(self, closure: Callable[[], Any] | None) -> Any:
+        here, step = session(), loops.step_under_way()
+        if here.job is None or step is None or self._trainee is None or step.index < 0:
+            where = "in a loop that evaluates" if here.current is not None else "outside a loop over its data"
+            raise LoopError(
+                f"optimizer.step() was called {where}. Call it inside `for batch in loader` over the training "
+                f"AdaptiveDataLoader, with gradients enabled and the model in training mode."
+            )
+        clip, self._clip = self._clip, None
+        self._check(step, by_closure=closure is not None)
+        stepping = here.job._stepping
+        if closure is None:
+            stepping.weigh([self._trainee])
+            stepping.step(None, (), [self._trainee], clip)
+            return None
+        losses: list[Any] = []
+        bound = closure if step.is_last else _bound(closure)
+        stepping.step(lambda: losses.append(self._evaluated(bound)), (), [self._trainee], clip)
+        return losses[0] if losses else None
+
+    def _evaluated(self, closure: Callable[[], Any]) -> Any:
+        loss = closure()
+        job = session().job
+        assert job is not None and self._trainee is not None
+        job._stepping.weigh([self._trainee])
+        step = loops.step_under_way()
+        if isinstance(loss, Tensor) and step is not None:
+            self._trainee.add_loss(loss, step.mine[step.index].weight)
+        return loss
+
+    def _check(self, step: StepInProgress, *, by_closure: bool) -> None:
+        if self._trainee is None or step.ended:
+            raise LoopError("optimizer.step() was called twice for one batch. Call it once for each batch.")
+        gradients = (p.grad for group in self.optimizer.param_groups for p in group["params"])
+        if not by_closure and all(gradient is None for gradient in gradients):
+            raise LoopError(
+                "optimizer.step() was called without gradients. Call loss.backward() for this batch before it, on a "
+                "loss that depends on the optimizer's parameters, and zero_grad() not in between."
+            )
+        number = next(i for i, model in enumerate(session().models) if model is self)
+        if number in step.taken:
+            raise LoopError("optimizer.step() was called twice for one batch. Call it once for each batch.")
+
+
+class GradientNoiseScale:
+    """What is known of the gradient's signal and noise, in AdaptDL's units: variance of a batch of the initial size."""
+
+    def __init__(self, model: AdaptiveDataParallel) -> None:
+        self._model = model
+
+    def sqr_avg(self) -> float:
+        """The squared norm of the true gradient; 1 before it was measured."""
+        moments = self._moments()
+        return 1.0 if moments is None else max(moments.signal, 0.0)
+
+    def var_avg(self) -> float:
+        """The trace of the covariance of a mean gradient over the initial batch; 0 before it was measured."""
+        moments, job = self._moments(), session().job
+        return 0.0 if moments is None or job is None else max(moments.noise, 0.0) / job._pace.base
+
+    def gain(self, scale: float) -> float:
+        """How many initial steps one step at ``scale`` times the initial batch is worth."""
+        job = session().job
+        return gain(scale, self._moments(), base_batch=1 if job is None else job._pace.base)
+
+    def get_progress(self) -> float:
+        """Steps at the initial batch that all steps so far were worth."""
+        job = session().job
+        return 0.0 if job is None else job.progress
+
+    @property
+    def accum_scale(self) -> float:
+        """One batch of all replicas, relative to the initial batch."""
+        job, step = session().job, loops.step_under_way()
+        if job is None or step is None:
+            return 1.0
+        return step.plan.global_batch / step.plan.accumulation / job._pace.base
+
+    def _moments(self) -> Moments | None:
+        trainee = self._model._trainee
+        estimate = None if trainee is None else trainee.chosen_estimate()
+        return None if estimate is None else estimate.total
+
+
+class _ScalerState(checkpoint.State):
+    """Takes the model's name, and keeps the gradient scaler's state under it."""
+
+    def __init__(self, name: str, scaler: Any | None) -> None:
+        self._scaler = scaler
+        super().__init__(name)
+
+    def _capture(self) -> Any:
+        return None if self._scaler is None else self._scaler.state_dict()
+
+    def _restore(self, saved: Any) -> None:
+        if self._scaler is not None and saved:
+            self._scaler.load_state_dict(saved)
+
+
+def _bound(closure: Callable[[], Any]) -> Callable[[], Any]:
+    """The closure with the batch it was made for: the loop's variables will mean the next one when it is called."""
+    if not isinstance(closure, FunctionType):
+        return closure
+    cells = tuple(_copied(cell) for cell in closure.__closure__ or ())
+    return FunctionType(closure.__code__, dict(closure.__globals__), closure.__name__, closure.__defaults__, cells)
+
+
+def _copied(cell: CellType) -> CellType:
+    try:
+        return CellType(cell.cell_contents)
+    except ValueError:  # not assigned yet
+        return CellType()

@@ -1,0 +1,146 @@
+"""AdaptDL's names for the rules by which the learning rate follows the batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from swell import rules
+from swell.core.protocols import Rule
+from swell.core.types import Factors, ScaleState
+from swell.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from swell.compat.adaptdl.torch.parallel import AdaptiveDataParallel
+
+_ADAM = ("Adam", "AdamW")
+
+
+class ScalingRuleBase:
+    """A rule of your own: override ``scale_lr(scale)``, the factor of the learning rate, or one for each group.
+
+    ``self.adp`` is the wrapped model; ``self.adp.gns`` has the gradient's measured signal and variance.
+    """
+
+    adp: AdaptiveDataParallel | None = None
+
+    def scale_lr(self, scale: float) -> Any:
+        """The factor for the learning rate at ``scale`` times the initial batch."""
+        raise ConfigError(
+            f"{type(self).__name__} does not say how the learning rate follows the batch. Define "
+            f"scale_lr(self, scale), or use AdaScale()."
+        )
+
+    def initialize(self, adp: AdaptiveDataParallel, optimizer: Optimizer, patch_optimizer: bool = False) -> None:
+        """Hold on to the model the rule is for; ``AdaptiveDataParallel`` calls it."""
+        self.adp = adp
+
+    def rule(self, optimizer: Optimizer, base_batch: int) -> Rule:
+        """The same as a rule of swell's."""
+        return _OwnScale(self, len(optimizer.param_groups))
+
+
+class AdaScale(ScalingRuleBase):
+    """The gain of each parameter group: :class:`swell.AdaScale`."""
+
+    def rule(self, optimizer: Optimizer, base_batch: int) -> Rule:
+        """The same as a rule of swell's."""
+        return rules.AdaScale()
+
+
+class AdamScale(ScalingRuleBase):
+    """The root of the gain, measured in Adam's own metric: :class:`swell.AdamScale`."""
+
+    def rule(self, optimizer: Optimizer, base_batch: int) -> Rule:
+        """The same as a rule of swell's."""
+        return rules.AdamScale()
+
+
+class LinearScale(ScalingRuleBase):
+    """The scale: :class:`swell.Linear`."""
+
+    def rule(self, optimizer: Optimizer, base_batch: int) -> Rule:
+        """The same as a rule of swell's."""
+        return rules.Linear()
+
+
+class SqrtScale(ScalingRuleBase):
+    """The root of the scale: :class:`swell.Root`."""
+
+    def rule(self, optimizer: Optimizer, base_batch: int) -> Rule:
+        """The same as a rule of swell's."""
+        return rules.Root()
+
+
+class LEGWScale(ScalingRuleBase):
+    """The root of the scale, after a warm-up of ``base_warmup_epochs`` times the scale: :class:`swell.LEGW`."""
+
+    def __init__(self, base_warmup_epochs: float, data_size: int) -> None:
+        self._epochs, self._size = base_warmup_epochs, data_size
+
+    def rule(self, optimizer: Optimizer, base_batch: int) -> Rule:
+        """The same as a rule of swell's."""
+        return rules.LEGW.from_epochs(self._epochs, epoch_size=self._size, base_batch=base_batch, base_warmup="rule")
+
+
+class SuitingScale(ScalingRuleBase):
+    """The rule that suits the optimizer: AdamScale for Adam and AdamW, swell's ``auto`` for the others."""
+
+    def rule(self, optimizer: Optimizer, base_batch: int) -> Rule:
+        """The same as a rule of swell's."""
+        name = type(optimizer).__name__
+        return rules.AdamScale() if name in _ADAM else rules.auto(name)
+
+
+@dataclass(frozen=True, slots=True)
+class ByNoise:
+    """Any rule's factors, with progress counted by the measured gain, as AdaptDL does whatever the rule."""
+
+    rule: Rule
+    progress: Rule
+
+    def factors(self, state: ScaleState) -> Factors:
+        """Those of the rule."""
+        return self.rule.factors(state)
+
+    def gain(self, state: ScaleState) -> float:
+        """That of the gradient's noise."""
+        return self.progress.gain(state)
+
+
+def by_noise(rule: Rule) -> Rule:
+    """The rule with AdaptDL's count of progress; one that measures already is left as it is."""
+    inner = rule
+    while (wrapped := getattr(inner, "rule", None)) is not None:
+        inner = wrapped
+    return rule if isinstance(inner, (rules.AdaScale, rules.AdamScale)) else ByNoise(rule, rules.AdaScale())
+
+
+class _OwnScale:
+    """The user's ``scale_lr`` as a rule; one number for all groups, or one for each in their order."""
+
+    def __init__(self, own: ScalingRuleBase, num_groups: int) -> None:
+        self._own, self._groups = own, num_groups
+        self._step: tuple[float, int] | None = None
+        self._asked = 0
+        self._factors = np.ones(num_groups)
+
+    def factors(self, state: ScaleState) -> Factors:
+        if self._step != (state.scale, state.samples):
+            self._step, self._asked = (state.scale, state.samples), 0
+            given = np.asarray(self._own.scale_lr(state.scale), dtype=float)
+            if given.shape not in ((), (1,), (self._groups,)) or not np.all(np.isfinite(given) & (given >= 0)):
+                raise ConfigError(
+                    f"{type(self._own).__name__}.scale_lr({state.scale:g}) gave {given.tolist()}; expected a finite "
+                    f"number, 0 or more, or {self._groups} of them, one a parameter group."
+                )
+            self._factors = np.broadcast_to(given, (self._groups,))
+        self._asked += 1
+        return Factors(lr=float(self._factors[(self._asked - 1) % self._groups]))
+
+    def gain(self, state: ScaleState) -> float:
+        return rules.AdaScale().gain(state)
