@@ -23,6 +23,7 @@ MAY_IMPORT_TORCH_DISTRIBUTED = {
     "checkpoint/sharded.py",
     "gradients/overlap.py",
     "gradients/sharded.py",
+    "integrations/keras/torch_world.py",
     "runtime/*",
 }
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "common", "helpers", "helper", "misc"}
