@@ -1,0 +1,71 @@
+"""How a share becomes passes, and how passes become the numbers a compiled step reads; without Keras."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swell.core.planning import plan_remainder
+from swell.core.types import Factors
+from swell.integrations.keras.conductor import Conductor
+from swell.integrations.keras.control import control
+from swell.integrations.keras.passes import passes
+from swell.policies import as_policy
+from swell.rules import Constant
+
+
+def weight_at(told, place):
+    return told.weight_1 if place < told.end_1 else told.weight_2 if place < told.end_2 else told.weight_3
+
+
+@given(count=st.integers(1, 300), micro=st.integers(1, 40), devices=st.integers(1, 5), replicas=st.integers(1, 4))
+def test_every_sample_is_in_one_pass_and_every_pass_divides_by_the_devices(count, micro, devices, replicas):
+    made = plan_remainder(count, replicas, max_micro=micro * devices, constant_micro=True)
+    covered, total = [], 0.0
+    for share in made.shares:
+        found = passes(share, devices=devices)
+        told = control([one.weight for one in found], Factors(), effective_step=1.0)
+        assert told.count == len(found)
+        for place, one in enumerate(found):
+            assert weight_at(told, place) == one.weight
+            assert one.size * one.repeated % devices == 0
+            assert -(-one.size // devices) <= micro
+            total += one.weight
+            if share:
+                covered += range(one.offset, one.offset + one.size)
+    assert sorted(covered) == list(range(count))
+    assert math.isclose(total, 1.0, rel_tol=1e-9)
+
+
+@given(sizes=st.lists(st.integers(1, 20), min_size=1, max_size=30), length=st.integers(20, 90), stop=st.integers(0, 9))
+def test_steps_are_the_same_whether_or_not_they_are_read_ahead_and_after_a_restart(sizes, length, stop):
+    def conductor():
+        made = Conductor(as_policy(lambda seen: sizes[seen.step % len(sizes)], base=8), Constant(), length=length, seed=0)
+        made.training(True)
+        made.restart()
+        return made
+
+    straight, broken = conductor(), conductor()
+    plain, cut = [], []
+    while (step := straight.step_to_train()) is not None:
+        straight.commit(step, lambda: ([0.0, 0.0], [0.0, 0.0]), step_s=0.1)
+        plain.append((step.start, step.stop, step.gain))
+    for number in range(1000):
+        if number == stop:
+            state = broken.state_dict()
+            broken = conductor()
+            broken.load_state_dict(state)
+            if broken.ledger.remaining == 0:
+                break
+        token = broken.attach()
+        ahead = broken.step_to_read(token)
+        step = broken.step_to_train()
+        if step is None:
+            break
+        assert ahead == step
+        broken.commit(step, lambda: ([0.0, 0.0], [0.0, 0.0]), step_s=0.1)
+        cut.append((step.start, step.stop, step.gain))
+    assert cut == plain
+    assert plain[-1][1] == length

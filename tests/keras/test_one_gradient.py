@@ -1,0 +1,118 @@
+"""Guarantee 1 on every backend: a step computed in passes is the step one process would make."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+import swell.keras
+from tests.keras.toy import BACKEND, data, difference, loss, model, train_whole
+
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "momentum, decay, clipping": lambda: keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.01, clipnorm=0.2),
+    "adam with a schedule": lambda: keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.02, 3, 0.5)),
+    "average of weights": lambda: keras.optimizers.AdamW(0.01, use_ema=True, ema_momentum=0.5),
+}
+
+
+def fitted(batch, optimizer, x, y, *, epochs=1, micro=8, compiled=None, **options):
+    elastic = swell.keras.Elastic(batch=batch, micro=micro, rule=options.pop("rule", "constant"), **options)
+    made = model()
+    made.compile(optimizer=elastic.optimizer(optimizer), loss=loss(), **(compiled or {}))
+    made.fit(elastic.data(x, y), epochs=epochs, callbacks=[elastic], verbose=0)
+    return made, elastic
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_uneven_passes_and_the_short_last_step_make_the_same_weights_as_whole_batches(name):
+    x, y = data(28)
+    made, elastic = fitted(12, OPTIMIZERS[name](), x, y, epochs=2)
+    twin = model()
+    whole = train_whole(twin, OPTIMIZERS[name](), x, y, 12, epochs=2)
+    twin.optimizer.finalize_variable_values(twin.trainable_weights)
+    if "average" in name:
+        whole = twin.get_weights()
+    assert difference(made.get_weights(), whole) < 2e-6
+    assert elastic.steps == 6
+    assert elastic.samples == 56
+
+
+def test_a_batch_that_moves_inside_a_compiled_step_is_exact_and_counts_real_updates():
+    x, y = data(36)
+    sizes = [4, 12, 8, 12]
+    made, _ = fitted(sizes, keras.optimizers.Adam(0.01), x, y)
+    assert difference(made.get_weights(), train_whole(model(), keras.optimizers.Adam(0.01), x, y, sizes)) < 2e-6
+    assert int(keras.ops.convert_to_numpy(made.optimizer.iterations)) == 4
+
+
+def test_an_eager_model_does_the_same():
+    x, y = data(24)
+    made, _ = fitted(12, "sgd", x, y, compiled={"run_eagerly": True})
+    assert difference(made.get_weights(), train_whole(model(), "sgd", x, y, 12)) < 2e-6
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="torch compiles with a C++ compiler, which a machine need not have")
+def test_a_model_compiled_by_xla_does_the_same():
+    x, y = data(24)
+    made, _ = fitted(12, "sgd", x, y, compiled={"jit_compile": True})
+    assert difference(made.get_weights(), train_whole(model(), "sgd", x, y, 12)) < 2e-6
+
+
+def test_in_double_precision_the_gradient_is_exact():
+    before = keras.config.floatx(), keras.config.dtype_policy()
+    if BACKEND == "jax":
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+    try:
+        keras.config.set_floatx("float64")
+        keras.config.set_dtype_policy("float64")
+        x, y = data(23)
+        made, _ = fitted(23, keras.optimizers.SGD(1.0), x, y, micro=7)
+        assert difference(made.get_weights(), train_whole(model(), keras.optimizers.SGD(1.0), x, y, 23)) < 1e-12
+    finally:
+        keras.config.set_floatx(before[0])
+        keras.config.set_dtype_policy(before[1])
+        if BACKEND == "jax":
+            jax.config.update("jax_enable_x64", False)
+
+
+def test_sample_weights_weigh_as_in_one_batch():
+    x, y = data(20)
+    weights = np.linspace(0.1, 2.0, 20).astype("float32")
+    elastic = swell.keras.Elastic(batch=20, micro=8, rule="constant")
+    made = model()
+    made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
+    made.fit(elastic.data(x, y, weights, shuffle=False), callbacks=[elastic], verbose=0)
+    twin = model()
+    twin.compile(optimizer="sgd", loss=loss())
+    twin.train_on_batch(x, y, weights)
+    assert difference(made.get_weights(), twin.get_weights()) < 2e-6
+
+
+def test_the_one_call_form_wraps_a_compiled_model_and_leaves_evaluate_alone():
+    x, y = data(40)
+    made = model()
+    made.compile(optimizer="adam", loss=loss(), metrics=["accuracy"])
+    elastic = swell.keras.Elastic(batch=16, micro=8)
+    history = elastic.fit(made, x, y, epochs=2, validation_data=(x, y), verbose=0)
+    found = made.evaluate(x, y, verbose=0, return_dict=True)
+    assert history.history["val_loss"][-1] == pytest.approx(found["loss"], rel=1e-5)
+    assert history.history["global_batch"] == [16.0, 16.0]
+    assert made.predict(x, verbose=0).shape == (40, 3)
+    again = elastic.fit(made, x, y, epochs=1, verbose=0)  # goes on where it stood
+    assert elastic.samples == 120
+    assert len(again.history["loss"]) == 1
+
+
+def test_after_training_the_optimizer_behaves_as_the_one_inside():
+    x, y = data(24)
+    made, _ = fitted(12, keras.optimizers.SGD(0.1), x, y)
+    twin = model()
+    twin.set_weights(made.get_weights())
+    twin.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss())
+    made.fit(x, y, batch_size=24, verbose=0)
+    twin.train_on_batch(x, y)
+    assert difference(made.get_weights(), twin.get_weights()) < 2e-6

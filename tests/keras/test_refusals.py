@@ -1,0 +1,77 @@
+"""What cannot work is refused before it trains wrongly, with a message that says how to mend it."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+import swell.keras
+from swell.errors import ConfigError, DataError, LoopError
+from tests.keras.toy import data, loss, model
+
+
+def compiled(elastic, **options):
+    made = model()
+    made.compile(optimizer=elastic.optimizer("sgd"), loss=loss(), **options)
+    return made
+
+
+def test_an_optimizer_may_be_given_as_a_name_an_object_or_a_configuration():
+    elastic = swell.keras.Elastic(batch=8)
+    assert type(elastic.optimizer("adam").inner).__name__ == "Adam"
+    described = keras.optimizers.serialize(keras.optimizers.SGD(0.3))
+    assert float(keras.ops.convert_to_numpy(elastic.optimizer(described).learning_rate)) == pytest.approx(0.3)
+
+
+def test_a_generator_is_refused_because_its_length_is_unknown():
+    elastic = swell.keras.Elastic(batch=8)
+    compiled(elastic)
+    with pytest.raises(DataError, match="no known length"):
+        elastic.data((row for row in [1, 2]))
+
+
+@pytest.mark.parametrize(
+    ("inner", "match"),
+    [
+        (lambda: keras.optimizers.SGD(gradient_accumulation_steps=2), "accumulate a second time"),
+        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "bfloat16"),
+        (lambda: swell.keras.ElasticOptimizer("sgd"), "wrapped already"),
+    ],
+)
+def test_optimizers_that_would_count_steps_of_their_own_are_refused(inner, match):
+    with pytest.raises(ConfigError, match=match):
+        swell.keras.Elastic(batch=8).optimizer(inner())
+
+
+def test_a_batch_larger_than_the_data_is_refused():
+    x, y = data(10)
+    elastic = swell.keras.Elastic(batch=16)
+    made = compiled(elastic)
+    with pytest.raises(Exception, match="only 10 samples"):
+        made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+
+
+def test_forgetting_a_part_is_said_so():
+    x, y = data(40)
+    elastic = swell.keras.Elastic(batch=4)
+    with pytest.raises(LoopError, match="Compile first"):
+        elastic.data(x, y)
+    made = compiled(elastic)
+    with pytest.raises(LoopError, match=r"elastic\.data"):
+        made.fit(x, y, callbacks=[elastic], verbose=0)
+    with pytest.raises(ConfigError, match="batch_size"):
+        elastic.fit(made, x, y, batch_size=3)
+    with pytest.raises(ConfigError, match="another Elastic"):
+        swell.keras.Elastic(batch=4).fit(made, x, y)
+    with pytest.raises(LoopError, match="not compiled"):
+        swell.keras.Elastic(batch=4).fit(model(), x, y)
+
+
+def test_arrays_of_unequal_length_and_empty_data_are_refused():
+    elastic = swell.keras.Elastic(batch=4)
+    compiled(elastic)
+    with pytest.raises(DataError, match=r"lengths \[3, 4\]"):
+        elastic.data(np.zeros((4, 5)), np.zeros(3))
+    with pytest.raises(DataError, match="empty"):
+        elastic.data(np.zeros((0, 5)), np.zeros(0))

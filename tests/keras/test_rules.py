@@ -1,0 +1,65 @@
+"""Rules reach the learning rate, betas, eps and decay of any Keras optimizer, and leave them as they were."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+import swell
+import swell.keras
+from tests.keras.toy import data, difference, loss, model, train_whole
+
+
+def fitted(optimizer, rule, x, y, *, batch=8, base=4, epochs=1, callbacks=()):
+    elastic = swell.keras.Elastic(batch=batch, base=base, rule=rule, statistics=False)
+    made = model()
+    made.compile(optimizer=elastic.optimizer(optimizer), loss=loss())
+    made.fit(elastic.data(x, y), epochs=epochs, callbacks=[elastic, *callbacks], verbose=0)
+    return made, elastic
+
+
+def test_the_linear_rule_multiplies_the_learning_rate_and_the_base_rate_is_back_afterwards():
+    x, y = data(24)
+    made, elastic = fitted(keras.optimizers.SGD(0.1), "linear", x, y)
+    assert difference(made.get_weights(), train_whole(model(), keras.optimizers.SGD(0.2), x, y, 8)) < 2e-6
+    assert float(keras.ops.convert_to_numpy(made.optimizer.learning_rate)) == pytest.approx(0.1)
+    assert elastic.progress == pytest.approx(6.0)
+
+
+def test_the_adam_rule_moves_betas_and_eps_and_keeps_the_bias_correction_right():
+    x, y = data(24)
+    made, _ = fitted(keras.optimizers.Adam(0.01), swell.AdamSDE(), x, y)
+    root = 2**0.5
+    twin = keras.optimizers.Adam(0.01 * root, beta_1=0.9**2, beta_2=0.999**2, epsilon=1e-7 / root)
+    assert difference(made.get_weights(), train_whole(model(), twin, x, y, 8)) < 5e-6
+    assert made.optimizer.inner.beta_1 == 0.9
+
+
+def test_weight_decay_keeps_its_time_scale():
+    x, y = data(24)
+    made, elastic = fitted(keras.optimizers.AdamW(0.01, weight_decay=0.1), "auto", x, y)
+    assert "KeepDecayTime" in repr(elastic.rule)
+    assert made.optimizer.inner.weight_decay == 0.1
+
+
+def test_callbacks_that_set_the_learning_rate_keep_working():
+    x, y = data(16)
+    schedule = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1))
+    made, _ = fitted(keras.optimizers.SGD(0.5), "linear", x, y, epochs=2, callbacks=[schedule])
+    twin = model()
+    twin.compile(optimizer=keras.optimizers.SGD(0.2), loss=loss())
+    whole = model()
+    train_whole(whole, keras.optimizers.SGD(0.2), x, y, 8)
+    assert float(keras.ops.convert_to_numpy(made.optimizer.learning_rate)) == pytest.approx(0.05)
+    assert np.isfinite(difference(made.get_weights(), whole.get_weights()))
+
+
+def test_a_policy_moves_the_batch_and_a_finite_one_ends_the_run():
+    x, y = data(40)
+    elastic = swell.keras.Elastic(batch=swell.Ramp(4, 12, over=40, unit="samples"), rule="constant", micro=8)
+    made = model()
+    made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
+    history = made.fit(elastic.data(x, y), epochs=2, callbacks=[elastic], verbose=0)
+    assert history.history["global_batch"][-1] == 12
+    assert elastic.samples == 80

@@ -1,0 +1,62 @@
+"""Gradient noise is the same figure on every backend, and the one plain PyTorch finds."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+
+import swell.keras
+from swell.core.moments import gain
+from tests.keras.toy import data, difference, loss, model
+from tests.reference.keras_statistics import figures
+
+
+@pytest.mark.parametrize("adam", [False, True])
+def test_gain_and_noise_agree_with_plain_pytorch(adam):
+    x, y = data(28)
+    rate = 0.01 if adam else 0.1
+    optimizer = keras.optimizers.Adam(rate) if adam else keras.optimizers.SGD(rate)
+    elastic = swell.keras.Elastic(batch=12, base=4, micro=8, rule=_Still("preconditioned" if adam else "plain"))
+    made = model()
+    start = made.get_weights()
+    made.compile(optimizer=elastic.optimizer(optimizer), loss=loss())
+    made.fit(elastic.data(x, y), epochs=4, callbacks=[elastic], verbose=0)
+    weights, plain, metric = figures(start, x, y, batch=12, micro=8, epochs=4, base=4, rate=rate, adam=adam)
+    expected = metric if adam else plain
+    assert difference(made.get_weights(), weights) < 1e-5
+    assert elastic.noise is not None and expected is not None
+    assert elastic.noise.total.noise == pytest.approx(expected.noise, rel=1e-4)
+    assert elastic.noise.total.signal == pytest.approx(expected.signal, rel=1e-4, abs=1e-4 * expected.noise / 12)
+    assert gain(3.0, elastic.noise.total, base_batch=4) == pytest.approx(gain(3.0, expected, base_batch=4), rel=1e-4)
+
+
+class _Still:
+    """A rule that looks at one metric and changes nothing, so that the twin need not scale."""
+
+    def __init__(self, metric):
+        self.metric = metric
+
+    def factors(self, state):
+        return swell.rules.Constant().factors(state)
+
+    def gain(self, state):
+        return 1.0
+
+
+def test_a_batch_of_one_pass_is_split_now_and_then_to_measure():
+    x, y = data(24)
+    elastic = swell.keras.Elastic(batch=8)
+    made = model()
+    made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
+    made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+    assert elastic.noise is not None
+    assert elastic.noise.observations == 1
+
+
+def test_without_statistics_nothing_is_measured():
+    x, y = data(24)
+    elastic = swell.keras.Elastic(batch=12, micro=8, statistics=False)
+    made = model()
+    made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
+    made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+    assert elastic.noise is None

@@ -1,0 +1,55 @@
+"""A small model and data that every Keras test trains, and how one process trains it with whole batches."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+
+from swell.core.order import Shuffled
+
+BACKEND = keras.backend.backend()
+LOSS = "sparse_categorical_crossentropy"
+
+
+def data(samples: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(samples, 5)).astype(keras.config.floatx()), rng.integers(0, 3, size=samples)
+
+
+def model(seed: int = 1) -> keras.Model:
+    """Weights from numpy, so that they are the same on every backend."""
+    rng = np.random.default_rng(seed)
+    made = keras.Sequential(
+        [
+            keras.Input((5,)),
+            keras.layers.Dense(8, activation="tanh"),
+            keras.layers.Dense(3, activation="softmax"),
+        ]
+    )
+    made.set_weights([rng.normal(size=w.shape) * 0.5 for w in made.weights])
+    return made
+
+
+def loss() -> keras.losses.Loss:
+    return keras.losses.SparseCategoricalCrossentropy()
+
+
+def train_whole(made, optimizer, x, y, sizes, *, seed: int = 0, epochs: int = 1, callbacks=()) -> list[np.ndarray]:
+    """One update a batch, each batch whole: what swell must equal. ``sizes`` is one size or one for each step."""
+    made.compile(optimizer=optimizer, loss=loss())
+    step = 0
+    for epoch in range(epochs):
+        order = Shuffled(len(x), seed=seed, epoch=epoch).indices(0, len(x))
+        start = 0
+        while start < len(x):
+            size = sizes if isinstance(sizes, int) else sizes[min(step, len(sizes) - 1)]
+            rows = order[start : start + size]
+            made.train_on_batch(x[rows], y[rows])
+            start, step = start + size, step + 1
+    return made.get_weights()
+
+
+def difference(a, b) -> float:
+    """The largest difference relative to the largest weight."""
+    scale = max(float(np.abs(w).max()) for w in b)
+    return max(float(np.abs(u - v).max()) for u, v in zip(a, b, strict=True)) / scale
