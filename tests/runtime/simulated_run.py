@@ -40,6 +40,7 @@ class SimulatedRun:
         self.do(members.begin(self.now))
 
     def do(self, actions: list[Action]) -> None:
+        killed = []
         for action in actions:
             assert self.ended is None, "the run acted after its end"
             if isinstance(action, Start):
@@ -58,17 +59,20 @@ class SimulatedRun:
             elif isinstance(action, Release):
                 self.workers[action.member].released = True
             elif isinstance(action, Kill):
-                self.exit(action.member, -9)
+                killed.append(action.member)
             elif isinstance(action, End):
                 assert not self.workers, "the run ended before its workers"
                 self.ended = action.code
             else:
                 assert isinstance(action, Log)
+        for member in killed:  # an end is seen some time after the kill
+            self.exit(member, -9)
 
     def check(self, generation: Generation) -> None:
         before = self.generations[-1] if self.generations else Generation(number=0, members=())
         assert generation.number == before.number + 1
         assert len(set(generation.members)) == len(generation.members) > 0
+        assert set(generation.members) <= set(generation.alive) <= set(self.workers)
         if not self.members.stopping:
             assert len(generation.members) in self.members.sizes.allowed
             assert len(generation.members) <= self.members.target

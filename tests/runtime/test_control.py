@@ -70,9 +70,11 @@ def test_a_reader_that_has_fallen_asleep_does_not_hold_up_the_sender() -> None:
     far.close()
 
 
-@given(st.integers(1, 99), st.lists(st.integers(1, 9)), st.lists(st.integers(1, 9)), st.booleans())
-def test_a_generation_survives_the_journey(number: int, members: list[int], dismissed: list[int], lost: bool) -> None:
-    generation = Generation(number=number, members=tuple(members), dismissed=tuple(dismissed), lost=lost)
+NAMES = st.lists(st.integers(1, 9)).map(tuple)
+
+
+@given(st.builds(Generation, number=st.integers(1, 99), members=NAMES, dismissed=NAMES, alive=NAMES, rendezvous=TEXTS))
+def test_a_generation_survives_the_journey(generation: Generation) -> None:
     assert Generation.from_message(generation.to_message()) == generation
 
 

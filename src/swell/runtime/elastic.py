@@ -18,7 +18,7 @@ from swell.runtime.channel import Channel
 from swell.runtime.collective import TorchCollective
 from swell.runtime.connections import Connections
 from swell.runtime.environment import Environment
-from swell.runtime.failures import is_peer_failure
+from swell.runtime.failures import is_peer_failure, reason_of
 from swell.runtime.generation import Generation
 from swell.runtime.groups import (
     abort_default_group,
@@ -57,6 +57,7 @@ class ElasticWorld:
         self._backend = backend
         self._timeout_s = timeout_s
         self._collective: TorchCollective | None = None
+        self._members: tuple[int, ...] = ()  # of the present group
         self._connections = Connections()
         self._passed = 0  # the newest generation this worker was in or gave up: it waits for a newer one
         self._stores: list[RendezvousStore] = []  # torch keeps only the C++ half alive
@@ -125,10 +126,10 @@ class ElasticWorld:
                 if not (in_vain or isinstance(error, (SupersededError, TimeoutError)) or is_peer_failure(error)):
                     raise
                 self._passed = generation.number
-                abort_default_group(self._backend)
+                self._drop()
                 connect_s = min(2 * connect_s, self._timeout_s)
                 if not in_vain:
-                    self._link.say("left", number=generation.number, why=str(error)[:500])
+                    self._link.say("left", number=generation.number, why=reason_of(error))
             else:
                 self._link.say("formed", number=generation.number, took_s=round(time.monotonic() - began, 4))
                 return collective
@@ -172,8 +173,11 @@ class ElasticWorld:
         with self._lock:
             self._connections = connections
             self._collective = collective
+            self._members = generation.members
             self.generation = generation.number
         self._passed = generation.number
+        if self._link.superseded(generation.number):  # only a loss can do that before all have formed it
+            raise SupersededError("a member was lost while the world was formed")
         return collective
 
     def _drop(self) -> None:
@@ -186,7 +190,7 @@ class ElasticWorld:
     def _hear(self, generation: Generation) -> None:
         """In the link's thread: free the main thread from a collective that a dead member keeps from finishing."""
         with self._lock:
-            if not generation.lost or self._collective is None or self.generation >= generation.number:
+            if self._collective is None or set(self._members) <= set(generation.alive):
                 return
             self._connections.sever()
             if self._backend == "nccl":

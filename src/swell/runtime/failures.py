@@ -59,11 +59,13 @@ def lost_peers_as_world_errors(doing: str) -> Iterator[None]:
         if not is_peer_failure(error):
             raise
         raise WorldError(
-            f"a worker was lost while {doing}: {_first_line(error)}. The world must be formed anew before the step is "
+            f"a worker was lost while {doing}: {reason_of(error)}. The world must be formed anew before the step is "
             f"done again; without an elastic launcher, restart the run and it resumes from its newest checkpoint."
         ) from error
 
 
-def _first_line(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
+    """The first line of an error's message, of what caused it where that is known."""
+    error = error.__cause__ or error
     lines = str(error).partition(". This is typically caused")[0].strip().splitlines()  # gloo adds advice of its own
     return lines[0][:300] if lines else type(error).__name__

@@ -14,7 +14,7 @@ class Generation:
     number: int  # rises by 1 with every announcement
     members: tuple[int, ...]  # names of workers in rank order
     dismissed: tuple[int, ...] = ()  # workers that are to leave the world; everyone else not named waits for the next
-    lost: bool = False  # whether a member of the generation before died, so that its collectives cannot finish
+    alive: tuple[int, ...] = ()  # every worker that lived when it was announced, member or not
     rendezvous: str = ""  # the file its members meet in
 
     def to_message(self) -> dict[str, Any]:
@@ -24,7 +24,7 @@ class Generation:
             "number": self.number,
             "members": list(self.members),
             "dismissed": list(self.dismissed),
-            "lost": self.lost,
+            "alive": list(self.alive),
             "rendezvous": self.rendezvous,
         }
 
@@ -35,6 +35,6 @@ class Generation:
             number=message["number"],
             members=tuple(message["members"]),
             dismissed=tuple(message["dismissed"]),
-            lost=message["lost"],
+            alive=tuple(message["alive"]),
             rendezvous=message["rendezvous"],
         )

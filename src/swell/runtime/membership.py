@@ -311,7 +311,7 @@ class Membership:
     def _ranked(self) -> list[Worker]:
         """Ready workers in the order of the next generation: members first, as they were, then by name."""
         place = {member: rank for rank, member in enumerate(self.generation.members)}
-        ready = [worker for worker in self.workers.values() if worker.phase == "ready"]
+        ready = [worker for worker in self.workers.values() if worker.phase == "ready" and not worker.killed]
         return sorted(ready, key=lambda worker: (place.get(worker.member, math.inf), worker.member))
 
     def _formed(self) -> bool:
@@ -321,7 +321,7 @@ class Membership:
     def _whole(self) -> bool:
         """Whether every member of the newest generation is alive and stays."""
         members = [self.workers.get(member) for member in self.generation.members]
-        return all(worker is not None and worker.phase in ("ready", "done") for worker in members)
+        return all(w is not None and w.phase in ("ready", "done") and not w.killed for w in members)
 
     def _announce(self, now: float) -> list[Action]:
         newest, ranked = self.generation, self._ranked()
@@ -352,9 +352,13 @@ class Membership:
             due = due and (not starting or now - waiting >= self.patience.linger_s)
         if not due:
             return []
-        lost = any(m not in self.workers or self.workers[m].killed for m in newest.members)
-        dismissed = tuple(sorted(w.member for w in self.workers.values() if w.phase == "dismissed"))
-        self.generation = Generation(number=newest.number + 1, members=wanted, dismissed=dismissed, lost=lost)
+        workers = sorted(self.workers.values(), key=lambda worker: worker.member)
+        self.generation = Generation(
+            number=newest.number + 1,
+            members=wanted,
+            dismissed=tuple(worker.member for worker in workers if worker.phase == "dismissed"),
+            alive=tuple(worker.member for worker in workers if not worker.killed),
+        )
         self.announced_at = now
         return [Announce(self.generation)]
 
