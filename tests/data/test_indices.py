@@ -54,13 +54,31 @@ def test_one_replica_asks_its_order_a_few_times_an_epoch() -> None:
     assert order.positions == N
 
 
-def test_one_replica_of_many_does_not_look_up_the_samples_of_the_others() -> None:
+def test_one_replica_of_a_few_asks_its_order_no_more_often() -> None:
     order = Counting(0)
     indices = Indices(lambda epoch: order)
-    for start in range(0, N - 1024, 1024):
-        indices(Span(0, start, start + 16))
-        indices(Span(0, start + 16, start + 32))
-    assert order.positions <= 2 * 32 * len(range(0, N - 1024, 1024))
+    for start in range(0, N - 512, 512):
+        indices(Span(0, start, start + 128))
+    assert order.calls < 16
+    assert order.positions <= N + 1024 * order.calls
+
+
+@given(size=st.integers(1, 600), micros=st.integers(1, 4), gap=st.integers(0, 9000))
+def test_looking_ahead_costs_at_most_twice_what_looking_up_each_span_alone_costs(
+    size: int, micros: int, gap: int
+) -> None:
+    order = Counting(0)
+    indices = Indices(lambda epoch: order)
+    spans = [
+        Span(0, start + i * size, start + (i + 1) * size)
+        for start in range(0, N - micros * size, micros * size + gap)
+        for i in range(micros)
+    ]
+    for span in spans:
+        indices(span)
+    call = 2048  # positions that take as long as a call
+    alone = call * len(spans) + size * len(spans)
+    assert call * order.calls + order.positions <= 2 * alone + 8192
 
 
 def test_each_epoch_has_its_order_made_once() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from torch.utils.data import IterableDataset
 from swell.data.spans import Span
 from swell.data.stream import Stream
 from swell.errors import ConfigError, DataError, LoadError
+from tests.data.interruption import interrupted
 
 
 class Numbers(IterableDataset[int]):
@@ -244,6 +246,8 @@ class DiesOnce(FromZero):
             yield i
 
 
+# torch's handler of SIGCHLD raises wherever the main thread is; inside of a __del__ Python can only warn of it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_killed_worker_is_an_error_after_which_a_new_one_goes_on(tmp_path: Path) -> None:
     stream = Stream(DiesOnce(300, tmp_path / "died"), num_workers=1)
     failures = 0
@@ -257,6 +261,26 @@ def test_a_killed_worker_is_an_error_after_which_a_new_one_goes_on(tmp_path: Pat
     assert 1 <= failures <= 2
     assert stream.fetch(Span(0, 100, 200)).tolist() == list(range(100, 200))
     stream.close()
+
+
+def test_an_error_at_any_instruction_loses_nothing() -> None:
+    for prepare in [(), (0,), (0, 16)]:  # steps done before, so that samples are read, kept and forgotten
+        for at in itertools.count():
+            stream = Stream(Stateful(100))
+            for position in prepare:
+                stream.available(0, position, 16)
+                stream.fetch(Span(0, position, position + 8))
+            position = 16 * len(prepare)
+
+            def step(stream: Stream = stream, position: int = position) -> list[int]:
+                assert stream.available(0, position, 16) == 16
+                return stream.fetch(Span(0, position + 4, position + 16)).tolist()
+
+            reached = interrupted(step, at)
+            assert step() == list(range(position + 4, position + 16))
+            if not reached:
+                break
+        assert at > 30
 
 
 def test_asking_for_more_than_there_is_says_to_ask_first() -> None:

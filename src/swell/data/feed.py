@@ -94,7 +94,7 @@ class Feed:
             pin_memory_device=pin_memory_device,
         )
         try:
-            self._loader = self._make_loader()
+            self._loader: DataLoader[Any] | None = self._make_loader()
         except (ValueError, TypeError) as error:
             raise ConfigError(f"torch.utils.data.DataLoader refuses these arguments: {error}") from error
         self._indices, self._speculation = indices, speculation
@@ -102,6 +102,7 @@ class Feed:
         self._divisible = collate_fn in (None, default_collate) and _collates_as_shipped()
         self._iterator: Any = None
         self._epoch = -1
+        self._sound = True
 
     @property
     def fetched(self) -> int:
@@ -131,34 +132,44 @@ class Feed:
         Raises ``LoadError`` where the data set raised an error, a worker died or ``timeout`` seconds have passed.
         Nothing is lost then: the same span can be asked for again, and lost workers are replaced.
         """
-        # A dead worker makes torch raise at any instruction, and then our record of what the loader has under way may
-        # be off by one. So after every error but those that came as an answer, nothing of it is trusted.
+        # A dead worker makes torch raise in the main thread at any instruction (from its handler of SIGCHLD). Our
+        # record of what the loader has under way may then be off by one: unless a call came to its end, it is not used.
+        if not self._sound or (span.epoch != self._epoch and self._workers and not self._persistent):
+            self.close()
+        self._sound, self._epoch = False, span.epoch
         try:
-            if span.epoch != self._epoch:
-                if not self._persistent and self._workers:
-                    self.close()
-                self._epoch = span.epoch
-            batch, parts = self._assemble(span, upcoming if self._workers else lambda: iter(()))
-            self._speculation.used(parts)
+            batch = self._assemble(span, upcoming) if self._workers else self._read(span)
+            self._sound = True
             return batch
         except LoadError:
+            self._sound = True
             raise
         except BaseException as error:
             awaited = self._speculation.in_flight or span
             self.close()
             if isinstance(error, SwellError) or not isinstance(error, Exception):
                 raise
-            raise self._load_error(awaited, error) from error
+            raise self._load_error(awaited, error, answered=not self._workers) from error
 
     def close(self) -> None:
         """Stop the workers and drop what was fetched ahead; a later ``fetch`` starts them again."""
-        iterator, self._iterator = self._iterator, None
+        self._sound = False
+        started = getattr(self._loader, "_iterator", None)  # there before ours is, where its start was cut short
+        iterator = started if self._iterator is None else self._iterator
+        self._iterator, self._loader = None, None
         self._speculation.forget()
         if iterator is not None and self._workers:
-            self._loader = self._make_loader()  # the old one holds on to its workers
             iterator._shutdown_workers()  # what its __del__ calls, but now: an error's traceback may keep it alive
+        self._sound = True
 
-    def _assemble(self, span: Span, upcoming: Callable[[], Iterator[Span]]) -> tuple[Any, list[Part]]:
+    def _read(self, span: Span) -> Any:
+        """Without workers nothing is fetched ahead."""
+        self._speculation.request(span)
+        batch = next(self._start() if self._iterator is None else self._iterator)
+        self._speculation.arrive(batch)
+        return batch
+
+    def _assemble(self, span: Span, upcoming: Callable[[], Iterator[Span]]) -> Any:
         parts = self._speculation.parts_of(span, upcoming, divisible=self._divisible)
         for part in parts:
             while not part.piece.arrived:
@@ -168,44 +179,53 @@ class Feed:
                 if part.piece.stale:  # the sample at fault may lie outside of the span: read the span itself
                     return self._assemble(span, upcoming)
                 error = part.piece.batch.error
-                raise self._load_error(part.piece.span, error) from error
-        if len(parts) == 1 and parts[0].whole:
-            return parts[0].piece.batch, parts
+                raise self._load_error(part.piece.span, error, answered=True) from error
         try:
-            return join([_take(part) for part in parts]), parts
+            batch = join([_take(part) for part in parts])
         except PieceError:
             # A data set that pads a batch in __getitems__, a type that default_collate was taught: use whole batches.
             self._divisible = False
             self._speculation.waste(parts)
             return self._assemble(span, upcoming)
+        self._speculation.used(parts)
+        return batch
+
+    def _start(self) -> Iterator[Any]:
+        if self._loader is None:
+            self._loader = self._make_loader()
+        self._iterator = iter(self._loader)
+        return self._iterator
 
     def _receive(self) -> None:
-        if self._iterator is None or (self._workers and self._speculation.in_flight is None):
+        iterator = self._iterator
+        if iterator is None or self._speculation.in_flight is None:
             self._speculation.restart()
-            self._iterator = iter(self._loader)
+            iterator = self._start()
         try:
-            batch = next(self._iterator)
+            batch = next(iterator)
         except Exception as error:
             if not _came_from_worker(error):
                 raise
             batch = _Failure(error)  # kept until its samples are asked for, which may be never
         self._speculation.arrive(batch)
 
-    def _load_error(self, span: Span, error: Exception) -> LoadError:
+    def _load_error(self, span: Span, error: Exception, *, answered: bool) -> LoadError:
+        """``answered``: the data set raised the error; otherwise the loader did."""
         indices = tuple(self._indices(span))
         named = ", ".join(map(str, indices[:_NAMED])) + (", ..." if len(indices) > _NAMED else "")
         where = f"positions {span.start} to {span.stop} of epoch {span.epoch} (data set indices {named})"
-        if isinstance(error, RuntimeError) and str(error).startswith("DataLoader"):
-            return LoadError(
-                f"a worker was lost while waiting for {where}: {error}. Workers are often killed for memory: lower "
-                "num_workers or prefetch_factor; a slow one needs a longer timeout. The next batch starts new workers.",
-                indices=indices,
+        if answered:
+            message = (
+                f"could not load {where}: {type(error).__name__}, see the error above. One of these samples, or "
+                "collating them, failed; mend the data set, or leave the sample out of the order."
             )
-        return LoadError(
-            f"could not load {where}: {type(error).__name__}, see the error above. One of these samples, or collating "
-            "them, failed; mend the data set, or leave the sample out of the order.",
-            indices=indices,
-        )
+        else:
+            message = (
+                f"workers were lost while waiting for {where}: {type(error).__name__}: {error} Workers are often "
+                "killed for memory: lower num_workers or prefetch_factor; slow ones need a longer timeout. The next "
+                "batch starts new workers."
+            )
+        return LoadError(message, indices=indices)
 
 
 class _Failure(NamedTuple):

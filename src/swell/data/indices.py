@@ -8,14 +8,15 @@ from swell.core.protocols import Order
 from swell.data.spans import Span
 
 _LARGEST_BLOCK = 8192
+_CALL = 2048  # positions whose lookup takes about as long as one call does
 
 
 class Indices:
     """A function from a span to the list of its data set indices.
 
-    A vectorised order costs tens of microseconds a call and next to nothing a sample, so spans that follow one another
-    are served from blocks that double in length. A span elsewhere is looked up alone: what lies between is another
-    replica's, and computing it would cost as much as it saves.
+    A vectorised order costs a hundred microseconds a call and next to nothing a sample, so spans that follow one
+    another are served from blocks that double in length; so are spans with a short stretch of other replicas' samples
+    between them. Where that stretch is long, it would cost more than it saves, and a span is looked up alone.
 
     >>> from swell.core.order import Sequential
     >>> Indices(lambda epoch: Sequential(10))(Span(epoch=0, start=3, stop=6))
@@ -41,8 +42,12 @@ class Indices:
     def __call__(self, span: Span) -> list[int]:
         begin = span.start - self._start
         if span.epoch != self._epoch or not 0 <= begin <= len(self._block) - span.size:
-            follows = span.epoch == self._epoch and 0 <= begin <= len(self._block)
-            self._length = min(2 * self._length, _LARGEST_BLOCK) if follows else 0
+            if span.epoch != self._epoch:
+                self._length = _CALL
+            elif 0 <= begin <= len(self._block) + _CALL:
+                self._length = min(max(2 * self._length, _CALL), _LARGEST_BLOCK)
+            else:
+                self._length = 0
             order = self.order(span.epoch)
             stop = max(span.stop, min(span.start + self._length, len(order)))
             self._block = order.indices(span.start, stop).tolist()

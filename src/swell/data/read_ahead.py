@@ -39,9 +39,13 @@ class ReadAhead:
         self._stateful = self._workers < 2 and hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
         self._states: deque[tuple[int, Any]] = deque()  # the data set's state before the sample at a position
         self._keeps_states = False  # whether this pass does
+        self._first_state: Any = None  # of the data set before it was ever read
         self._loader: DataLoader[Any] | None = None
         self._reader: Any = None  # of the pass that is open
         self._samples: list[Any] = []
+        # A dead worker makes torch raise in the main thread at any instruction, so between a sample read and its place
+        # in the window too. Unless a call has come to its end, the window is not trusted.
+        self._sound = True
         self.epoch = -1
         self.low = 0
         self.ended = False
@@ -58,12 +62,14 @@ class ReadAhead:
 
     def holds(self, epoch: int, position: int) -> bool:
         """Whether that position can be had without going back."""
-        return self._reader is not None and epoch == self.epoch and position >= self.low
+        return self._sound and self._reader is not None and epoch == self.epoch and position >= self.low
 
     def reach(self, position: int) -> int:
         """Read on until ``position`` or the end of the stream; where the window then ends."""
+        self._sound = False
         while self.high < position and not self.ended:
             self._read(position - self.high)
+        self._sound = True
         return self.high
 
     def seek(self, epoch: int, position: int) -> None:
@@ -71,7 +77,10 @@ class ReadAhead:
 
         Raises ``DataError`` where the stream ends before ``position``.
         """
-        if not self.holds(epoch, position):
+        if not self._sound:
+            self._restart()
+        held, self._sound = self.holds(epoch, position), False
+        if not held:
             self._open(epoch, position)
         self._release(position)
         while self.high < position and not self.ended:
@@ -83,6 +92,7 @@ class ReadAhead:
                 "become shorter. A stream must give the same samples in each pass over an epoch; mend that, or start a "
                 "new run."
             )
+        self._sound = True
 
     def state(self) -> dict[str, Any]:
         """The data set's own state at or before the window's beginning; empty where it keeps none."""
@@ -100,26 +110,36 @@ class ReadAhead:
 
     def close(self) -> None:
         """Stop the workers and forget the window; the next ``seek`` opens a new pass."""
-        reader, self._reader, self._loader = self._reader, None, None
-        self._samples, self.low, self.ended, self.epoch = [], 0, False, -1
+        self._restart()
         self._states.clear()
+        self.epoch = -1
+
+    def _restart(self) -> None:
+        """Stop the workers and forget the window, but not the states."""
+        self._sound = False
+        started = getattr(self._loader, "_iterator", None)  # there before ours is, where its start was cut short
+        reader = started if self._reader is None else self._reader
+        self._reader = self._loader = None
+        self._samples, self.low, self.ended = [], 0, False
         if self._workers and reader is not None:
             reader._shutdown_workers()  # what its __del__ calls, but now: an error's traceback may keep it alive
+        self._sound = True
 
     def _open(self, epoch: int, position: int) -> None:
         known = [(at, state) for at, state in self._states if epoch == self.epoch and at <= position]
-        begins = position == 0 and not known
-        if self._loader is None or not (self._loader.persistent_workers and begins):
-            self.close()
+        if position or self._stateful or self._loader is None or not self._loader.persistent_workers:
+            self._restart()
+        self._sound = False
         self._states.clear()
         self.epoch, self._samples, self.low, self.ended = epoch, [], 0, False
+        if self._stateful:
+            self._reset_state(known[-1][1] if known else None)
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(epoch)
         source = self._dataset
         if known:
-            self.low, state = known[-1]
+            self.low = known[-1][0]
             self._states.append(known[-1])
-            self._dataset.load_state_dict(copy.deepcopy(state))
         elif position and self._skips:
             source, self.low = self._dataset.skip(position), position
         self._keeps_states = self._stateful and source is self._dataset
@@ -133,6 +153,14 @@ class ReadAhead:
             )
         self._reader = iter(self._loader)
 
+    def _reset_state(self, state: Any) -> None:
+        """Bring the data set to a state, or to its beginning, where an earlier pass or state may have moved it from."""
+        if self._first_state is None:
+            self._first_state = copy.deepcopy(self._dataset.state_dict())
+        state = self._first_state if state is None else state
+        if state is not None:
+            self._dataset.load_state_dict(copy.deepcopy(state))
+
     def _read(self, count: int) -> None:
         try:
             if self._workers:
@@ -141,13 +169,13 @@ class ReadAhead:
                 samples = list(islice(self._reader, count))
                 state = copy.deepcopy(self._dataset.state_dict()) if self._keeps_states else None
         except BaseException as error:
-            epoch, high = self.epoch, self.high
-            self.close()
+            high = self.high
+            self._restart()
             if not isinstance(error, Exception):
                 raise
             raise LoadError(
-                f"reading the stream failed near position {high} of epoch {epoch}: {type(error).__name__}, see the "
-                "error above. The next batch is read from the same position; mend the data set where it fails again."
+                f"reading the stream failed near position {high} of epoch {self.epoch}: {type(error).__name__}, see "
+                "the error above. The next batch is read from that position; mend the data set where it fails again."
             ) from error
         self.ended = not samples
         self._samples += samples

@@ -102,9 +102,17 @@ class Speculation:
             self._look_ahead(spare, divisible=divisible)
         return parts
 
+    def request(self, span: Span) -> Part:
+        """Let a span be requested after all that is waiting to be; what comes is kept."""
+        piece = Piece(span, claimed=span.size)
+        self._pending.append(piece)
+        return Part(piece, span.start, span.stop)
+
     def used(self, parts: list[Part]) -> None:
         """Count the parts of a span that was handed out."""
-        self.reused += sum(stop - start for piece, start, stop in parts if piece.stale)
+        for piece, start, stop in parts:
+            if piece.stale:
+                self.reused += stop - start
 
     def waste(self, parts: list[Part]) -> None:
         """Count the parts of a span that could not be put together; what of it is under way counts when it comes."""
@@ -123,7 +131,7 @@ class Speculation:
             if wanted is None:
                 self._dry = True
             else:
-                self._expected.append((wanted, [self._request(wanted.epoch, wanted.start, wanted.stop)]))
+                self._expected.append((wanted, [self.request(wanted)]))
         if self._dry:
             raise StopIteration
         piece = self._pending.popleft()
@@ -169,19 +177,14 @@ class Speculation:
         at = wanted.start
         for claim in _claim(wanted, spare, divisible=divisible):
             if at < claim.start:
-                parts.append(self._request(wanted.epoch, at, claim.start))
+                parts.append(self.request(Span(wanted.epoch, at, claim.start)))
             parts.append(claim)
             if not claim.piece.arrived:
                 claim.piece.claimed += claim.stop - claim.start
             at = claim.stop
         if at < wanted.stop:
-            parts.append(self._request(wanted.epoch, at, wanted.stop))
+            parts.append(self.request(Span(wanted.epoch, at, wanted.stop)))
         return parts
-
-    def _request(self, epoch: int, start: int, stop: int) -> Part:
-        piece = Piece(Span(epoch, start, stop), claimed=stop - start)
-        self._pending.append(piece)
-        return Part(piece, start, stop)
 
 
 def _claim(wanted: Span, spare: list[Part], *, divisible: bool) -> list[Part]:
