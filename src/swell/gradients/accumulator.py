@@ -43,6 +43,11 @@ class Accumulator:
         for parameter in self.parameters:
             parameter.grad = None
 
+    @property
+    def outdated(self) -> bool:
+        """Whether parameters were added to the optimizer since ``clear``."""
+        return self._sizes != [len(group["params"]) for group in self._optimizer.param_groups]
+
     def weigh(self, multiplier: float) -> None:
         """Multiply what a backward pass left in ``.grad``, where its loss was not weighted before it."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]

@@ -79,6 +79,8 @@ class Stepping:
         """Choose and lay out the next step; None at the end of the epoch or of the run."""
         self._ending.settle()
         job, pace = self._job, self._job._pace
+        for trainee in job._trainees:
+            trainee.follow_groups()
         seen = self._observe(ledger)
         self.finished = is_finished(pace.policy, seen)
         if job._passes.reached or self.finished:

@@ -68,6 +68,14 @@ class Trainee:
         """Whether the rule looks at moments in Adam's metric and there is one."""
         return self._metric_rule and is_warm(self.optimizer)
 
+    def follow_groups(self) -> None:
+        """Before a step: take in parameters that were added since the last one; figures of other groups are dropped."""
+        if self.accumulator.outdated:
+            self.drain()
+            self.accumulator.clear()
+            self.noise.reset()
+            self.preconditioned_noise.reset()
+
     def add_loss(self, loss: Tensor, multiplier: float) -> None:
         """Count a micro-batch's loss towards the step's mean."""
         part = loss.detach().double().reshape(1) * multiplier

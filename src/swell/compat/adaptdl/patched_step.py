@@ -40,12 +40,16 @@ class PatchedStep:
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
         if self._inside:
-            return self._plain(closure)  # type: ignore[arg-type]
+            return self.plain(closure)
         self._inside = True
         try:
             return self._function(closure)
         finally:
             self._inside = False
+
+    def plain(self, closure: Callable[[], Any] | None = None) -> Any:
+        """The optimizer's own step."""
+        return self._plain(closure)  # type: ignore[arg-type]
 
     def give_back(self) -> None:
         """Put everything back as it was."""

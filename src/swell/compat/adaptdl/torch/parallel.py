@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from types import CellType, FunctionType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -69,7 +71,10 @@ class AdaptiveDataParallel(nn.Module):
         self._state = _ScalerState(name, mp_scaler)
         self._trainee: Trainee | None = None
         self._clip: Clip | None = None
+        self._warned = False
         self._patch = PatchedStep(optimizer, self._stepped)
+        state = [*model.parameters(), *model.buffers()]
+        here.collective.broadcast_tensors([tensor.detach() for tensor in state], source=0)
         here.models.append(self)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -123,11 +128,12 @@ class AdaptiveDataParallel(nn.Module):
 
     def _stepped(self, closure: Callable[[], Any] | None) -> Any:
         here, step = session(), loops.step_under_way()
+        if here.current is None:
+            return self._stepped_plainly(closure)
         if here.job is None or step is None or self._trainee is None or step.index < 0:
-            where = "in a loop that evaluates" if here.current is not None else "outside a loop over its data"
             raise LoopError(
-                f"optimizer.step() was called {where}. Call it inside `for batch in loader` over the training "
-                f"AdaptiveDataLoader, with gradients enabled and the model in training mode."
+                "optimizer.step() was called in a loop that evaluates. Train inside `for batch in loader` over the "
+                "training AdaptiveDataLoader, with gradients enabled and the model in training mode."
             )
         clip, self._clip = self._clip, None
         self._check(step, by_closure=closure is not None)
@@ -140,6 +146,26 @@ class AdaptiveDataParallel(nn.Module):
         bound = closure if step.is_last else _bound(closure)
         stepping.step(lambda: losses.append(self._evaluated(bound)), (), [self._trainee], clip)
         return losses[0] if losses else None
+
+    def _stepped_plainly(self, closure: Callable[[], Any] | None) -> Any:
+        """Outside every AdaptiveDataLoader: what DistributedDataParallel would do, and no more."""
+        collective = session().collective
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                "optimizer.step() was called outside a loop over an AdaptiveDataLoader: gradients are averaged over "
+                "the replicas, but nothing is scaled, counted or saved. Make the training loader an AdaptiveDataLoader.",
+                UserWarning,
+                stacklevel=5,
+            )
+        if collective.size > 1:
+            parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
+            for parameter in parameters:
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            collective.sum_tensors([p.grad for p in parameters])
+            for parameter in parameters:
+                parameter.grad = None if parameter.grad is None else parameter.grad / collective.size
+        return self._patch.plain(closure)
 
     def _evaluated(self, closure: Callable[[], Any]) -> Any:
         loss = closure()
