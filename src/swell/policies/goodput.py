@@ -18,14 +18,20 @@ from swell.core.types import Decision, Layout, Observation, StepSummary
 from swell.errors import ConfigError
 from swell.policies.arguments import as_whole, assign, number, samples
 from swell.policies.goodput_reasons import Choice, decision
+from swell.policies.goodput_trials import (
+    SETTLED,
+    larger_batch,
+    measured,
+    measured_here,
+    other_size,
+    spent_on_trials,
+)
 
 _DWELL = 8  # steps at one batch before the next change, unless the user says otherwise
-_PATIENCE = 4  # after so many dwells, half of the hysteresis will do
-_GROWTH_AUTO, _GROWTH = 2, 4  # how far beyond the largest micro-batch that was measured the next may reach
-_APART = 1.5  # two micro-batches whose sizes differ by less tell little of what a sample costs
 _HOPE = 0.25  # the most by which a layout nobody has measured may be thought better than predicted
-_SETTLED = 32  # measured steps after which a layout was no mere trial
 _HORIZON = 1000  # base steps a run of unknown length is taken to have
+_LONG = 16  # dwells after which half of the hysteresis will do
+_GROWTH_AUTO, _GROWTH = 2, 4  # how far beyond the largest micro-batch that was measured the next may reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,9 @@ class Goodput:
     change must promise ``hysteresis`` more goodput (half of that after a long stay), and ``dwell`` samples must have
     passed since the last one (eight steps unless given); a change of the world is answered at once. During the first
     ``explore`` of the run, it may lay the same batch out in other micro-batches for a few steps, to learn what a sample
-    costs. It does not go below ``base`` unless ``shrink``, nor ever down if ``monotone``.
+    costs. Near its peak goodput is flat: a batch half as large again costs a percent or two. ``fewer_steps`` says what
+    halving the number of optimizer steps is worth, as a share of goodput; with 0 goodput alone decides. It does not go
+    below ``base`` unless ``shrink``, nor ever down if ``monotone``.
 
     The choice is a function of the observation alone, so a log can be replayed; ``explain`` gives its reasons.
     Reference: Qiao et al., Pollux, OSDI 2021, section 4, https://arxiv.org/abs/2008.12260
@@ -60,9 +68,10 @@ class Goodput:
     _: KW_ONLY
     max: int
     micro: tuple[int, int] | int | Literal["auto"] | None = "auto"
-    hysteresis: float = 0.05
+    hysteresis: float = 0.03
     dwell: int | None = None
     explore: float = 0.05
+    fewer_steps: float = 0.02
     shrink: bool = False
     monotone: bool = False
 
@@ -70,6 +79,7 @@ class Goodput:
         assign(self, base=samples(self.base, "base"), max=samples(self.max, "max"), micro=_micro(self.micro))
         assign(self, hysteresis=number(self.hysteresis, "hysteresis", least=0))
         assign(self, explore=number(self.explore, "explore", least=0))
+        assign(self, fewer_steps=number(self.fewer_steps, "fewer_steps", least=0))
         if self.dwell is not None:
             assign(self, dwell=samples(self.dwell, "dwell", least=0))
         if self.base > self.max:
@@ -121,9 +131,11 @@ class Goodput:
         stay = Choice(rule="start", layout=here.layout(standing or 0))
         if not seen.profile:
             return stay
-        probe = self._probe(seen, here)
-        if probe is not None:
-            return stay._replace(rule="probe", layout=here.layout(probe))
+        budget = self.explore * (seen.total_samples or max(seen.samples, _HORIZON * self.base))
+        size = other_size(seen, here) if seen.samples < budget else None
+        if size is not None:
+            return stay._replace(rule="probe", layout=here.layout(size))
+        trying = not forced and spent_on_trials(seen) < budget
         noise_scale = _sure_noise_scale(seen)
         if noise_scale is None:
             rule, options = "unsure", here
@@ -131,12 +143,12 @@ class Goodput:
             rule, options = "dwell", here
         else:
             rule, options = "weigh", self._options(seen, micro, held)
-            reach = None if forced else self._reach(seen, options, held)
-            if reach is not None:
-                return stay._replace(rule="reach", layout=options.layout(reach), noise_scale=noise_scale)
+            larger = larger_batch(seen, options, held) if trying else None
+            if larger is not None:
+                return stay._replace(rule="reach", layout=options.layout(larger), noise_scale=noise_scale)
         if len(options) == 1 and standing is not None:
             return stay._replace(rule=rule)
-        found = self._weigh(seen, stay._replace(rule=rule, noise_scale=noise_scale), options, trying=not forced)
+        found = self._weigh(seen, stay._replace(rule=rule, noise_scale=noise_scale), options, trying=trying)
         return found if standing is None else self._compared(seen, found, here, standing, forced=forced)
 
     def _weigh(self, seen: Observation, stay: Choice, options: Candidates, *, trying: bool) -> Choice:
@@ -144,10 +156,10 @@ class Goodput:
         phi = math.inf if stay.noise_scale is None else stay.noise_scale  # of one batch only the time differs
         times = _times(seen.profile, seen.replicas, seen.nodes, options)
         value = goodput(options.global_batch, times.step_s, self.base, phi)
-        hope = np.zeros(len(options))
-        if trying and self._exploring(seen):
-            hope = np.minimum(times.error, _HOPE)
-        top = best(value * (1 + hope))
+        hope = np.where(measured(seen, options), 0.0, np.minimum(times.error, _HOPE)) if trying else 0 * value
+        if seen.total_samples:  # what is learnt pays for the rest of the run only
+            hope = hope * max(0.0, 1 - seen.samples / seen.total_samples)
+        top = best(value * (1 + hope) * self._worth(options.global_batch))
         return stay._replace(
             layout=options.layout(top),
             step_s=float(times.step_s[top]),
@@ -165,21 +177,15 @@ class Goodput:
         needed = 0.0 if forced else self._needed(seen)
         found = found._replace(current_step_s=step_s, current_goodput=current, needed=needed)
         assert found.goodput is not None
-        if found.layout == stands or found.goodput * (1 + found.hope) <= current * (1 + needed):
+        promised = found.goodput * float(self._worth(found.layout.global_batch))
+        stood = current * float(self._worth(stands.global_batch)) * (1 + needed)
+        if found.layout == stands or promised * (1 + found.hope) <= stood:
             return found._replace(layout=stands, promised=found.layout)
-        return found._replace(hope=0.0) if found.goodput > current * (1 + needed) else found
+        return found._replace(hope=0.0) if promised > stood else found
 
-    def _exploring(self, seen: Observation) -> bool:
-        """Whether layouts may still be tried for what they might be: until that has cost its part of the run."""
-        spent = sum(
-            point.replicas * point.micro_batch * point.accumulation * (point.count + 2)
-            for point in seen.profile
-            if point.count < _SETTLED
-        )
-        return spent < self.explore * self._horizon(seen)
-
-    def _horizon(self, seen: Observation) -> int:
-        return seen.total_samples if seen.total_samples is not None else max(seen.samples, _HORIZON * self.base)
+    def _worth(self, batch: np.ndarray | int) -> np.ndarray:
+        """What a larger batch is worth beside its goodput: fewer steps."""
+        return (np.asarray(batch) / self.base) ** math.log2(1 + self.fewer_steps)
 
     def _micro_bounds(self, seen: Observation) -> tuple[int, int]:
         """The smallest and largest micro-batch that may be used in this step."""
@@ -213,54 +219,19 @@ class Goodput:
             capacity=seen.capacity,
         )
 
-    def _probe(self, seen: Observation, here: Candidates) -> int | None:
-        """Which other layout of the batch that stands to try: early on, where that tells what a sample costs.
-
-        One size of micro-batch says nothing, so a second is tried; and where the smallest was the fastest, as beyond a
-        cache it may be, the next smaller one. ``here`` has the largest first, which costs no time; smaller ones do.
-        """
-        if seen.samples >= self.explore * self._horizon(seen):
-            return None
-        known = sorted({point.micro_batch for point in seen.profile})
-        apart = here.micro_batch * _APART <= known[0]
-        if known[-1] < _APART * known[0]:
-            apart |= here.micro_batch >= _APART * known[-1]
-        else:
-            took = {
-                point.micro_batch: point.step_s
-                for point in seen.profile
-                if (point.replicas, point.nodes) == (seen.replicas, seen.nodes)
-                and seen.replicas * point.micro_batch * point.accumulation == here.global_batch[0]
-            }
-            if len(took) < 2 or min(took) != known[0] or min(took, key=lambda size: took[size]) != known[0]:
-                return None
-        return int(np.argmax(apart)) if np.any(apart) else None
-
-    def _reach(self, seen: Observation, options: Candidates, held: int) -> int | None:
-        """A layout of twice the batch, to try while next to nothing was measured in this world and nothing larger."""
-        world = [point for point in seen.profile if (point.replicas, point.nodes) == (seen.replicas, seen.nodes)]
-        largest = max((seen.replicas * point.micro_batch * point.accumulation for point in world), default=0)
-        if len(world) > 2 or largest >= _APART * held or not self._exploring(seen):
-            return None
-        distance = np.abs(np.log2(options.global_batch / (2 * held)))
-        nearest = int(np.argmin(distance))
-        return nearest if distance[nearest] < 0.5 else None
-
     def _dwelling(self, seen: Observation) -> bool:
-        dwell = self.dwell if self.dwell is not None else _DWELL * seen.batch
-        since = seen.samples - seen.batch_since
-        if since < dwell:
-            return True
-        measured = any(
-            (point.replicas, point.nodes, point.micro_batch) == (seen.replicas, seen.nodes, seen.micro_batch)
-            and point.replicas * point.micro_batch * point.accumulation >= seen.batch
-            for point in seen.profile
-        )
-        return not measured and since < _PATIENCE * max(dwell, _DWELL * seen.batch)
+        """Whether it is too early to look for another batch; one that was never measured is left late."""
+        since, dwell = seen.samples - seen.batch_since, self._dwell(seen)
+        return since < dwell or (not measured_here(seen) and since < 4 * max(dwell, _DWELL * seen.batch))
 
     def _needed(self, seen: Observation) -> float:
-        dwell = self.dwell if self.dwell is not None else _DWELL * seen.batch
-        return self.hysteresis / 2 if seen.samples - seen.batch_since >= _PATIENCE * dwell else self.hysteresis
+        """What a change must promise: a trial is left for little, a layout that has stood for long for half."""
+        if measured_here(seen) < SETTLED:
+            return self.hysteresis / 4
+        return self.hysteresis / (2 if seen.samples - seen.batch_since >= _LONG * self._dwell(seen) else 1)
+
+    def _dwell(self, seen: Observation) -> int:
+        return self.dwell if self.dwell is not None else _DWELL * seen.batch
 
 
 def _micro(value: object) -> tuple[int, int] | Literal["auto"] | None:

@@ -1,0 +1,319 @@
+"""Goodput on simulated machines: it finds the best layout, keeps its limits, and gives its reasons."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from swell.core.events import BatchChanged, from_json, to_json
+from swell.core.step_time import Params
+from swell.core.types import Layout, StepSummary
+from swell.errors import ConfigError, PlanError
+from swell.policies import Goodput, observation_from_dict, observation_to_dict, replay
+from tests.policies.observations import estimate, observations, seen
+from tests.policies.simulated_run import Law, SimulatedRun
+
+KINDS = ("linear", "kneed", "cached")
+
+
+def machine(seed: int, kind: str) -> Law:
+    """Step times of a random machine: by the law, with a knee under which size is free, or slower beyond a cache."""
+    random = np.random.default_rng(seed)
+    per_sample = 10 ** random.uniform(-5, -3)
+    start = per_sample * 10 ** random.uniform(0.5, 3)
+    law = Params(
+        alpha_c=start,
+        beta_c=per_sample,
+        alpha_r=start * 10 ** random.uniform(-1.5, 1),
+        beta_r=start * 10 ** random.uniform(-2.5, -1),
+        alpha_n=start * 10 ** random.uniform(-0.5, 1.5),
+        beta_n=start * 10 ** random.uniform(-2, -0.5),
+        gamma=random.uniform(1, 6),
+        alpha_s=start * 10 ** random.uniform(-2, 0),
+    )
+    sharpness, cache = random.uniform(1.5, 8), 2 ** random.uniform(4, 9)
+
+    def seconds(replicas, nodes, micro_batch, accumulation):
+        size = np.asarray(micro_batch, float)
+        computing = law.alpha_c + law.beta_c * size
+        if kind == "kneed":
+            computing = (law.alpha_c**sharpness + (law.beta_c * size) ** sharpness) ** (1 / sharpness)
+        elif kind == "cached":
+            computing = law.alpha_c + law.beta_c * size * (1 + 0.6 / (1 + (cache / size) ** 3))
+        alpha, beta = (law.alpha_n, law.beta_n) if nodes > 1 else (law.alpha_r, law.beta_r)
+        network = 0.0 if replicas == 1 else alpha + beta * (replicas - 2)
+        joint = (computing**law.gamma + network**law.gamma) ** (1 / law.gamma)
+        return (accumulation - 1) * computing + joint + law.alpha_s
+
+    return seconds
+
+
+def run_on(seed: int, kind: str, **changes) -> SimulatedRun:
+    """A run of 400,000 samples whose noise scale grows while it goes on, as that of a real one does."""
+    random = np.random.default_rng(1000 + seed)
+    first = 10 ** random.uniform(1, 3)
+    growth = 10 ** random.uniform(0.5, 2)
+    replicas = int(random.choice([1, 1, 2, 4, 8]))
+    given = {
+        "policy": Goodput(128, max=4096, fewer_steps=0),
+        "law": machine(seed, kind),
+        "noise": lambda samples: first * growth ** (samples / 400_000),
+        "replicas": replicas,
+        "nodes": 2 if replicas >= 4 and seed % 2 else 1,
+        "total_samples": 400_000,
+        "seed": seed,
+    }
+    return SimulatedRun(**{**given, **changes})
+
+
+def batch_changes(run: SimulatedRun) -> list[int]:
+    """Steps at which the global batch became another."""
+    batches = [layout.global_batch for layout in run.chosen]
+    return [step for step, (one, other) in enumerate(itertools.pairwise(batches), start=1) if one != other]
+
+
+def got_and_could(run: SimulatedRun, until: int, low: int = 1, high: int = 4096) -> float:
+    """The goodput of the run from here on as a part of what the best layouts would have given, trials included."""
+    got, could = run.useful, 0.0
+    while run.samples < until:
+        best, before_s = run.best_goodput(low, high), run.seconds
+        for _ in range(40):
+            run.one_step()
+        could += best * (run.seconds - before_s)
+    return (run.useful - got) / could
+
+
+@pytest.mark.parametrize("micro", ["auto", (8, 512)], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(4))
+def test_after_its_warm_up_goodput_is_within_five_percent_of_the_best_there_is(seed, kind, micro):
+    run = run_on(seed, kind, policy=Goodput(128, max=4096, micro=micro, fewer_steps=0))
+    run.until(40_000)
+    assert got_and_could(run, 400_000, *((1, 4096) if micro == "auto" else micro)) > 0.95
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_its_trials_cost_little_of_the_whole_run(kind):
+    assert got_and_could(run_on(5, kind), 400_000) > 0.95
+
+
+def test_on_a_machine_that_large_batches_use_better_it_moves_on_within_two_percent_of_the_run():
+    def seconds(replicas, nodes, micro_batch, accumulation):  # a ResNet-18 on an H200, roughly
+        return accumulation * np.maximum(0.008, np.asarray(micro_batch) / 45_000) + 0.001
+
+    run = SimulatedRun(
+        policy=Goodput(128, max=4096), law=seconds, noise=lambda samples: 400 + samples / 500, total_samples=750_000
+    )
+    run.until(15_000)
+    assert run.batch >= 512
+    run.until(750_000)
+    assert run.true_goodput(run.chosen[-1]) > 0.95 * run.best_goodput(1, 4096)
+    assert len(batch_changes(run)) < 40
+
+
+def test_it_stays_at_the_base_batch_until_the_noise_scale_is_sure():
+    run = run_on(1, "kneed", sure_after=10**9)
+    run.until(100_000)
+    assert {layout.global_batch for layout in run.chosen} == {128}
+    assert len({layout.micro_batch for layout in run.chosen}) > 1  # yet it learnt what a sample costs
+
+
+def test_without_exploring_the_layout_is_left_alone_until_then_too():
+    run = run_on(1, "linear", sure_after=10**9, policy=Goodput(128, max=4096, explore=0))
+    run.until(20_000)
+    assert len(set(run.chosen)) == 1
+
+
+def test_memory_that_runs_out_is_met_once_and_respected_from_then_on():
+    run = run_on(2, "kneed", memory=300, noise=lambda samples: 1e5, replicas=1, nodes=1)
+    run.until(400_000)
+    assert run.out_of_memory == 1
+    assert run.max_micro is not None
+    assert max(layout.micro_batch for layout in run.chosen[-100:]) <= run.max_micro
+    assert run.true_goodput(run.chosen[-1]) > 0.95 * run.best_goodput(1, run.max_micro)
+
+
+def test_larger_micro_batches_are_tried_by_doubling_never_by_a_leap():
+    run = run_on(3, "kneed", noise=lambda samples: 1e6, replicas=1, nodes=1)
+    largest = 128
+    run.until(200_000)
+    for layout in run.chosen:
+        assert layout.micro_batch <= 2 * largest
+        largest = max(largest, layout.micro_batch)
+    assert largest > 1024
+
+
+def test_a_change_of_the_world_is_answered_at_once_and_learnt_from():
+    run = run_on(4, "linear", replicas=1, nodes=1, policy=Goodput(128, max=4096, micro=(8, 512)))
+    run.until(100_000)
+    for replicas, nodes, until in ((8, 1, 200_000), (3, 1, 300_000), (4, 2, 400_000)):
+        run.resize(replicas, nodes)
+        run.one_step()
+        assert run.seen[-1].resized
+        run.until(until)
+        assert run.true_goodput(run.chosen[-1]) > 0.95 * run.best_goodput(8, 512)
+
+
+def test_a_batch_that_no_longer_fits_is_left_at_once():
+    policy = Goodput(128, max=1000, micro=(100, 500), dwell=10**9)
+    here = seen(batch=128, replicas=8, resized=True, base_batch=128)
+    assert policy.layout(here) == Layout(global_batch=800, micro_batch=100)
+    with pytest.raises(PlanError, match="1100"):
+        policy.batch(dataclasses.replace(here, replicas=11))
+
+
+def test_changes_keep_their_distance():
+    run = run_on(6, "kneed", policy=Goodput(128, max=4096, dwell=20_000))
+    run.until(400_000)
+    at = [run.seen[step].samples for step in batch_changes(run)]
+    assert at and all(later - earlier >= 20_000 for earlier, later in itertools.pairwise(at))
+
+
+def test_a_higher_hysteresis_changes_less_often():
+    def changes(hysteresis: float) -> int:
+        run = run_on(7, "linear", policy=Goodput(128, max=4096, hysteresis=hysteresis, explore=0))
+        run.until(400_000)
+        return len(batch_changes(run))
+
+    assert changes(0.5) <= changes(0.05) <= changes(0.0)
+
+
+def test_it_goes_below_the_base_batch_only_when_asked():
+    def noisy_at_first(shrink: bool) -> SimulatedRun:
+        policy = Goodput(128, max=4096, shrink=shrink)
+        run = run_on(8, "linear", noise=lambda samples: 1.0, replicas=1, nodes=1, policy=policy)
+        run.until(100_000)
+        return run
+
+    assert min(layout.global_batch for layout in noisy_at_first(False).chosen) == 128
+    assert min(layout.global_batch for layout in noisy_at_first(True).chosen) < 128
+
+
+def test_a_monotone_batch_never_shrinks():
+    run = run_on(
+        9, "kneed", noise=lambda samples: 5000 / (1 + samples / 20_000), policy=Goodput(128, max=4096, monotone=True)
+    )
+    run.until(200_000)
+    batches = [layout.global_batch for layout in run.chosen]
+    assert batches == sorted(batches)
+
+
+LIMITED = [
+    Goodput(64, max=1000, micro=(4, 48)),
+    Goodput(64, max=4096),
+    Goodput(64, max=2048, micro=16, monotone=True),
+    Goodput(64, max=1024, micro=None, shrink=True),
+]
+
+
+@pytest.mark.parametrize("policy", LIMITED, ids=repr)
+@given(here=observations())
+@settings(max_examples=50, deadline=None)
+def test_hard_limits_hold_whatever_is_seen(policy, here):
+    try:
+        chosen = policy.layout(here)
+    except PlanError:
+        assert here.replicas * policy.micro[0] > policy.max
+        return
+    assert chosen.global_batch <= policy.max
+    assert policy.shrink or chosen.global_batch >= policy.base
+    assert chosen.global_batch >= here.replicas
+    if here.max_micro is not None:
+        assert chosen.micro_batch <= here.max_micro
+    if isinstance(policy.micro, tuple):
+        assert chosen.micro_batch <= policy.micro[1]
+        assert here.max_micro is not None or chosen.micro_batch >= policy.micro[0]
+
+
+@pytest.mark.parametrize("policy", LIMITED, ids=repr)
+@given(here=observations())
+@settings(max_examples=25, deadline=None)
+def test_what_is_explained_is_what_is_chosen(policy, here):
+    try:
+        chosen = policy.layout(here)
+    except PlanError:
+        return
+    decision = policy.explain(here)
+    assert decision.chosen == chosen and policy.batch(here) == chosen.global_batch
+    assert decision.reasons and all(reason.endswith(".") for reason in decision.reasons)
+    json.dumps(decision.inputs)
+    assert all(isinstance(value, float) for value in decision.inputs.values())
+
+
+def test_a_run_is_decided_again_from_its_log_to_the_same_layouts():
+    run = run_on(10, "cached")
+    run.until(60_000)
+    log = []
+    for here, layout in zip(run.seen, run.chosen, strict=True):
+        event = BatchChanged(
+            time=0.0,
+            step=here.step,
+            before=here.batch,
+            after=layout.global_batch,
+            policy=repr(run.policy),
+            seen=observation_to_dict(here),
+        )
+        log.append(from_json(to_json(event)))
+    assert all(decision.logged == decision.recomputed for decision in replay(run.policy, log))
+    again = [run.policy.layout(observation_from_dict(event.seen)) for event in log]
+    assert again == run.chosen
+
+
+def test_the_reasons_name_what_spoke_for_the_change():
+    run = run_on(11, "kneed", noise=lambda samples: 2000.0)
+    run.until(50_000)
+    said = [
+        " ".join(run.policy.explain(here).reasons)
+        for here, layout in zip(run.seen, run.chosen, strict=True)
+        if layout.global_batch > here.batch
+    ]
+    assert any("noise scale" in text and "times the goodput" in text for text in said)
+    assert "No step was measured yet" in run.policy.explain(run.seen[0]).reasons[0]
+    waiting = seen(noise=estimate(300, sure=False), profile=run.seen[-1].profile, samples=90_000)
+    assert "not sure enough" in " ".join(run.policy.explain(waiting).reasons)
+    moved = dataclasses.replace(run.seen[-1], replicas=2, resized=True)
+    assert "The world changed to 2 replicas." in run.policy.explain(moved).reasons
+
+
+def test_speedup_tells_what_other_worlds_would_bring():
+    run = run_on(12, "linear", replicas=2, nodes=1, noise=lambda samples: 1e5)
+    assert run.policy.speedup(run.observation(), [1, 2, 4]) == {}
+    run.until(50_000)
+    brought = run.policy.speedup(run.observation(), [1, 2, 4, 5000])
+    assert brought[2] == 1.0 and brought[1] < 1.0 < brought[4] and brought[5000] == 0.0
+    unsure = dataclasses.replace(run.observation(), noise=None)
+    assert run.policy.speedup(unsure, [2]) == {2: 1.0}
+
+
+def test_a_noise_scale_that_is_no_number_is_not_acted_upon():
+    profile = (StepSummary(replicas=4, nodes=1, micro_batch=16, accumulation=1, step_s=0.1, count=3),)
+    for scale in (math.inf, math.nan):
+        here = seen(noise=dataclasses.replace(estimate(100), total=estimate(scale).total), profile=profile)
+        assert Goodput(64, max=4096).batch(here) == 64
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"base": 0, "max": 64},
+        {"base": 64, "max": 32},
+        {"base": 64, "max": 128, "micro": (32, 8)},
+        {"base": 64, "max": 128, "micro": "largest"},
+        {"base": 64, "max": 128, "micro": (1, 2, 3)},
+        {"base": 64, "max": 128, "micro": 0},
+        {"base": 64, "max": 128, "hysteresis": -0.1},
+        {"base": 64, "max": 128, "explore": 2.0},
+        {"base": 64, "max": 128, "dwell": -1},
+        {"base": 64.0, "max": 128},
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_are_refused(arguments):
+    with pytest.raises(ConfigError):
+        Goodput(**arguments)
