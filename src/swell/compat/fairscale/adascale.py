@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from swell.compat.fairscale.averages import Averages
 from swell.compat.fairscale.exchange import Exchange
+from swell.compat.fairscale.leaving import Leaving
 from swell.compat.fairscale.observation import Observation, PairObservation, Pairs
 from swell.compat.fairscale.watch import GradientWatch
 from swell.compat.wrapping import WrappingOptimizer
@@ -23,7 +24,7 @@ from swell.errors import CheckpointError, ConfigError, LoopError
 from swell.gradients.factors import BiasClock, scaled
 
 
-class AdaScale(WrappingOptimizer):
+class AdaScale(WrappingOptimizer, Leaving):
     r"""The optimizer with its learning rate multiplied by the gain of the larger batch, for each step and group.
 
     .. math:: r = \frac{\sigma^2 + \mu^2}{\sigma^2 / S + \mu^2}
@@ -77,6 +78,7 @@ class AdaScale(WrappingOptimizer):
         if single_worker not in ("refuse", "differences"):
             raise ConfigError(f"single_worker is {single_worker!r}; expected 'refuse' or 'differences'.")
         super().__init__(optimizer)
+        Leaving.__init__(self)
         self._exchange = Exchange(world_size, process_group)
         self._grad_scaler = grad_scaler
         self._pairs = Pairs() if single_worker == "differences" else None
@@ -291,27 +293,30 @@ class AdaScale(WrappingOptimizer):
 
     def _observe(self, count: int) -> None:
         watch = self._watched()
-        self._seen = None
+        self._seen = self._observation = None
+        self._step_scale = self._scale * count / self._accumulation
         if self._exchange.size * count > 1:
-            small = watch.small_squares()
-            self._exchange.sum(small)
+            small, present = self._exchange.sum(watch.small_squares())
+            self._step_scale *= present / self._exchange.size  # smaller where replicas have left
             # Hooks saw gradients divided by the announced count, or not divided; .grad is their sum over a rank.
             seen_over = self._accumulation if self._is_scaled_loss else 1
-            held_over = count if self._divided else seen_over
-            self._observation = Observation(
-                small=small,
-                big=watch.big_squares(),
-                count=self._exchange.size * count,
-                small_factor=float(seen_over) ** 2,
-                big_factor=(held_over / count) ** 2,
-                scale=self._step_scale,
+            held_over = (count if self._divided else seen_over) * (
+                self._exchange.size / present if self._over_all else 1
             )
+            if present * count > 1:
+                self._observation = Observation(
+                    small=small,
+                    big=watch.big_squares(),
+                    count=int(present) * count,
+                    small_factor=float(seen_over) ** 2,
+                    big_factor=(held_over / count) ** 2,
+                    scale=self._step_scale,
+                )
         elif self._pairs is not None:
             self._observation = self._pairs.observe(watch, scale=self._step_scale)
 
     def _finish_early(self, count: int) -> None:
         """Make the gradients of a short accumulation the mean of those there are."""
-        self._step_scale = self._scale * count / self._accumulation
         self._observe(count)
         if self._is_scaled_loss:
             torch._foreach_mul_(self._gradients(), self._accumulation / count)

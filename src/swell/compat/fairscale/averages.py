@@ -70,6 +70,16 @@ class Averages:
         for name in NAMES:
             setattr(self, name, np.append(getattr(self, name), 1.0 if name == "signal" else 0.0))
 
+    def figures(self) -> list[float]:
+        """All numbers in a row."""
+        return [float(self.count), *np.concatenate([getattr(self, name) for name in NAMES]).tolist()]
+
+    def set_figures(self, figures: Sequence[float]) -> None:
+        """Take over a row of numbers."""
+        self.count = round(figures[0])
+        for name, part in zip(NAMES, np.split(np.array(figures[1:]), len(NAMES)), strict=True):
+            setattr(self, name, part)
+
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers, lists and truth values."""
         return {"debias": self.debias, "count": self.count, **{name: getattr(self, name).tolist() for name in NAMES}}

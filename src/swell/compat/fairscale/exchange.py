@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from swell.core.counts import whole_number
@@ -27,9 +28,24 @@ class Exchange:
             )
         self._collective = collective
 
-    def sum(self, figures: Tensor) -> None:
-        """Replace the figures by their sum over replicas; every replica calls it."""
-        self._collective.sum_tensors([figures])
+    @property
+    def group(self) -> Any:
+        """The process group; None for nobody."""
+        return getattr(self._collective, "group", None)
+
+    def sum(self, figures: Tensor, *, present: bool = True) -> tuple[Tensor, float]:
+        """The figures summed over replicas, and how many of these are still there; every replica calls it."""
+        both = torch.cat([figures, figures.new_tensor([float(present)])])
+        if self.size > 1:
+            self._collective.sum_tensors([both])
+            return both[:-1], float(both[-1]) if self._may_leave else float(self.size)
+        return both[:-1], 1.0
+
+    _may_leave = False
+
+    def let_leave(self) -> None:
+        """From now on replicas may leave before the others do, so count them each time (which waits for the device)."""
+        self._may_leave = True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Exchange:
         return self

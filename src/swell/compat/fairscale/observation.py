@@ -10,7 +10,6 @@ from torch import Tensor
 from swell.compat.fairscale.watch import GradientWatch
 from swell.core.moments import consecutive_differences, estimate
 from swell.core.types import Moments
-from swell.gradients.norms import by_group, squared_norms
 
 
 @dataclass(slots=True)
@@ -75,17 +74,13 @@ class Pairs:
             return None
         self._coming = None
         now = watch.big_squares()
-        zero = now.new_zeros(())
-        dots = [
-            zero if before is None or gradient is None else (before * gradient).sum().to(zero)
-            for before, gradient in zip(self._kept, gradients, strict=True)
+        both = [
+            (index, (before * gradient).sum())
+            for index, (before, gradient) in enumerate(zip(self._kept, gradients, strict=True))
+            if before is not None and gradient is not None
         ]
-        return PairObservation(
-            before=squared_norms(self._kept, watch.sizes),
-            now=now,
-            dot=by_group(torch.stack(dots), watch.sizes),
-            scale=scale,
-        )
+        dot = watch.by_group(*zip(*both, strict=True)) if both else torch.zeros_like(now)
+        return PairObservation(before=watch.norms.squares(self._kept), now=now, dot=dot, scale=scale)
 
     def unscale(self, scale: float) -> None:
         """Take a loss scale out of the gradient at hand."""

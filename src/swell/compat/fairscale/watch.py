@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from swell.gradients.norms import by_group, norms
+from swell.gradients.norms import WIDE, GroupNorms
 
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback  # as DDP and FSDP2 do: there is no other
 
@@ -27,8 +27,10 @@ class GradientWatch:
     """
 
     def __init__(self, groups: Sequence[Sequence[Tensor]], at_end: Callable[[], None], *, at_most: int) -> None:
-        self.sizes = [len(group) for group in groups]
         self.parameters = [parameter for group in groups for parameter in group]
+        self.norms = GroupNorms(self.parameters, [len(group) for group in groups])
+        self._group_of = [number for number, group in enumerate(groups) for _ in group]
+        self._num_groups = len(groups)
         self.at_most = at_most
         self._at_end = weakref.WeakMethod(at_end)
         self._task = -1  # the run of autograd's engine that will tell us when it ends; a failed one never does
@@ -62,29 +64,29 @@ class GradientWatch:
         self.too_many = False
         self._measured: dict[int, Tensor] = {}  # norms of gradients on their way into .grad
         self._arrived: list[tuple[int, Tensor]] = []
-        self._sum: Tensor | None = None
+        self._squares: Tensor | None = None
 
     def small_squares(self) -> Tensor:
         """The sum over micro-batches of ``|g_j|^2``, by group."""
         self._add_up()
-        if self._sum is None:
-            return torch.zeros(len(self.sizes))
-        return by_group(self._sum, self.sizes)
+        return torch.zeros(self._num_groups) if self._squares is None else self._squares.clone()
 
     def big_squares(self) -> Tensor:
         """``|.grad|^2`` as it is now, by group."""
-        return by_group(norms([parameter.grad for parameter in self.parameters]).square(), self.sizes)
+        return self.norms.squares([parameter.grad for parameter in self.parameters])
+
+    def by_group(self, indices: Sequence[int], figures: Sequence[Tensor]) -> Tensor:
+        """Figures of single parameters, summed over each group."""
+        vector = torch.stack([figure.to(figures[0]) for figure in figures])
+        groups = torch.tensor([self._group_of[index] for index in indices], device=vector.device)
+        return vector.new_zeros(self._num_groups).index_add_(0, groups, vector)
 
     def _add_up(self) -> None:
-        if not self._arrived:
-            return
-        indices, each = zip(*self._arrived, strict=True)
-        self._arrived = []
-        device = each[0].device
-        squares = torch.stack([norm.to(device) for norm in each]).square()
-        if self._sum is None:
-            self._sum = squares.new_zeros(len(self.parameters))
-        self._sum.index_add_(0, torch.tensor(indices, device=device), squares.to(self._sum.dtype))
+        if self._arrived:
+            indices, each = zip(*self._arrived, strict=True)
+            self._arrived = []
+            squares = self.by_group(indices, torch._foreach_mul(each, each))
+            self._squares = squares if self._squares is None else self._squares + squares
 
     def measure(self, index: int, gradient: Tensor) -> None:
         """Take the norm of a gradient that is on its way into ``.grad``, or out of ``torch.autograd.grad``."""
@@ -97,7 +99,8 @@ class GradientWatch:
             else:
                 self.too_many = True
         with torch.no_grad():
-            self._measured[index] = norms((gradient.detach(),))[0]
+            dense = gradient.coalesce().values() if gradient.is_sparse else gradient
+            self._measured[index] = torch.linalg.vector_norm(dense, dtype=WIDE.get(dense.dtype))
 
     def arrive(self, index: int) -> None:
         """Count the gradient that was just measured; it is in ``.grad`` now."""

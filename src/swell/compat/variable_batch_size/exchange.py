@@ -10,7 +10,6 @@ from swell.compat.variable_batch_size.xla import XlaCollective
 from swell.core.protocols import Collective
 from swell.errors import ConfigError
 from swell.gradients.accumulator import ABSENT, DENSE, SPARSE, Accumulator
-from swell.gradients.norms import squared_norms
 from swell.runtime.present import present_collective
 
 
@@ -31,6 +30,7 @@ class Exchange:
                 f"{collective.size}. Pass the process group's size and rank to CustomSampler, or make the group first."
             )
         self._collective = collective
+        self._optimizer = optimizer
         self._accumulator = Accumulator(optimizer)
         self._device = device
 
@@ -48,7 +48,7 @@ class Exchange:
         accumulator = self._accumulator
         codes = accumulator.codes()
         small = accumulator.small_squares()
-        groups = len(accumulator.sizes)
+        groups = len(self._optimizer.param_groups)
         self._small = torch.zeros(groups, device=self._device) if small is None else small.to(self._device)
         if self._collective.size > 1:
             flags = [[float(code == kind) for code in codes] for kind in (DENSE, SPARSE)]
@@ -62,7 +62,7 @@ class Exchange:
 
     def squares(self) -> list[tuple[float, float]]:
         """``(A, N)`` of each group as ``swell.core.moments.estimate`` wants them; after ``sum``."""
-        big = squared_norms([p.grad for p in self._accumulator.parameters], self._accumulator.sizes)
+        big = self._accumulator.norms.squares([p.grad for p in self._accumulator.parameters])
         both: Tensor = torch.stack([self._small, big.to(self._small)])
         small, whole = both.tolist()
         return list(zip(small, whole, strict=True))
