@@ -15,7 +15,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast check bench docs clean
+.PHONY: help demo test test-fast test-keras check bench docs clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -26,6 +26,11 @@ demo: $(VENV)/.stamp-run ## train a small model three ways and draw the picture,
 test: check docs ## everything: format, lint, types, layers, documentation, every test
 	@echo "swell: running every test on $(WORKERS) workers"
 	@$(BIN)/python -m pytest -n $(WORKERS) -q
+	@$(MAKE) --no-print-directory test-keras
+
+test-keras: ## the Keras tests on torch, jax and tensorflow, each in its own process and in .venv-keras
+	@PYTHON=$(PYTHON) sh scripts/keras_environment.sh
+	@.venv-keras/bin/python scripts/keras_tests.py
 
 test-fast: $(VENV)/.stamp-dev ## the tests that start no other process and take no long time
 	@echo "swell: running the fast tests on $(WORKERS) workers"
@@ -46,7 +51,7 @@ docs: $(VENV)/.stamp-dev ## build the documentation into site/, failing on any b
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove .venv and everything that was built
-	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache swell-demo
+	rm -rf $(VENV) .venv-keras site build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache swell-demo
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -1,11 +1,13 @@
 """Step time of swell's Keras integration with statistics, against plain Keras with the same accumulation.
 
 Both train the same model on the same passes, in turns within one process, on each backend in a process of its own:
-``run.py`` measures all, writes ``result.json`` and prints a table; ``run.py torch`` measures one and prints its figures.
+``run.py`` measures all, writes ``result.json`` and prints a table; ``run.py torch`` measures one.
 """
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -85,6 +87,12 @@ def main() -> None:
     if len(sys.argv) > 1:
         print("RESULT " + json.dumps(measure(sys.argv[1])))
         return
+    python = HERE.parents[1] / ".venv-keras" / "bin" / "python"
+    if importlib.util.find_spec("keras") is None and sys.executable != str(python):
+        if not python.exists():
+            print("benchmarks/keras needs Keras with its three backends: run scripts/keras_environment.sh first")
+            return
+        os.execv(python, [str(python), __file__])
     found = {}
     for backend in BACKENDS:
         run = subprocess.run([sys.executable, __file__, backend], capture_output=True, text=True, check=False)

@@ -1,5 +1,6 @@
 """Several devices compute one step as one device does: 4 on JAX, 2 on TensorFlow, 2 processes on torch."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import contextlib

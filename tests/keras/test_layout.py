@@ -42,7 +42,9 @@ def test_every_sample_is_in_one_pass_and_every_pass_divides_by_the_devices(count
 @given(sizes=st.lists(st.integers(1, 20), min_size=1, max_size=30), length=st.integers(20, 90), stop=st.integers(0, 9))
 def test_steps_are_the_same_whether_or_not_they_are_read_ahead_and_after_a_restart(sizes, length, stop):
     def conductor():
-        made = Conductor(as_policy(lambda seen: sizes[seen.step % len(sizes)], base=8), Constant(), length=length, seed=0)
+        made = Conductor(
+            as_policy(lambda seen: sizes[seen.step % len(sizes)], base=8), Constant(), length=length, seed=0
+        )
         made.training(True)
         made.restart()
         return made

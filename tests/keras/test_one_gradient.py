@@ -1,5 +1,6 @@
 """Guarantee 1 on every backend: a step computed in passes is the step one process would make."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import keras

@@ -1,5 +1,6 @@
 """What cannot work is refused before it trains wrongly, with a message that says how to mend it."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import keras
@@ -28,7 +29,7 @@ def test_a_generator_is_refused_because_its_length_is_unknown():
     elastic = swell.keras.Elastic(batch=8)
     compiled(elastic)
     with pytest.raises(DataError, match="no known length"):
-        elastic.data((row for row in [1, 2]))
+        elastic.data(row for row in [1, 2])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Rules reach the learning rate, betas, eps and decay of any Keras optimizer, and leave them as they were."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import keras

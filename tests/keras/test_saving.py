@@ -1,5 +1,6 @@
 """A saved model is a Keras model; a run that is cut off goes on mid-epoch, elsewhere, as if nothing had happened."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import json
@@ -27,7 +28,9 @@ class _Cut(keras.callbacks.Callback):
 
 def run(directory=None, cut=None, epochs=2):
     x, y = data(28)
-    elastic = swell.keras.Elastic(batch=12, base=4, micro=8, rule="linear", directory=directory, save_every=1)
+    elastic = swell.keras.Elastic(
+        batch=12, base=4, micro=8, rule=lambda scale: scale**0.5, directory=directory, save_every=1
+    )
     made = model()
     made.compile(optimizer=elastic.optimizer(keras.optimizers.Adam(0.01)), loss=loss())
     callbacks = [elastic] if cut is None else [elastic, _Cut(cut)]

@@ -1,6 +1,9 @@
 """Every kind of data a Keras user has gives each sample exactly once an epoch, cut as swell cuts it."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
+
+import itertools
 
 import keras
 import numpy as np
@@ -26,7 +29,7 @@ class Batches(keras.utils.PyDataset):
 
 
 def every_sample(source, epoch=0, cuts=(0, 5, 6, 13, 20, 23)):
-    taken = [source.take(epoch, a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    taken = [source.take(epoch, a, b) for a, b in itertools.pairwise(cuts)]
     return [int(v) for batch in taken for v in batch[1]]
 
 

@@ -1,5 +1,6 @@
 """Gradient noise is the same figure on every backend, and the one plain PyTorch finds."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import keras

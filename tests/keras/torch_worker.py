@@ -1,5 +1,6 @@
-"""One of several processes that train the toy model on torch: ``python -m tests.keras.torch_worker DIRECTORY RANK SIZE``."""
+"""One of several torch processes that train the toy model: ``-m tests.keras.torch_worker DIRECTORY RANK SIZE``."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import os

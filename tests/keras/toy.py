@@ -1,5 +1,6 @@
 """A small model and data that every Keras test trains, and how one process trains it with whole batches."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import keras

@@ -30,7 +30,7 @@ def figures(
     first = [torch.zeros_like(p) for p in parameters]
     second = [torch.zeros_like(p) for p in parameters]
     plain, metric = MomentAverage(base_batch=base), MomentAverage(base_batch=base)
-    step = 0
+    step = passed = 0  # samples since the last measured step
     for epoch in range(epochs):
         order = Shuffled(len(x), seed=0, epoch=epoch).indices(0, len(x))
         for start in range(0, len(x), batch):
@@ -38,15 +38,20 @@ def figures(
             cuts = [rows[i : i + micro] for i in range(0, len(rows), micro)]
             gradients = [_gradient(parameters, inputs[cut], targets[cut]) for cut in cuts]
             parts = [len(cut) / len(rows) for cut in cuts]
-            whole = [sum(w * g[i] for w, g in zip(parts, gradients, strict=True)) for i in range(len(parameters))]
+            whole = [torch.zeros_like(p) for p in parameters]
+            for w, g in zip(parts, gradients, strict=True):
+                whole = [total + w * part for total, part in zip(whole, g, strict=True)]
             scale = [(v / (1 - 0.999**step)).sqrt() + 1e-7 if step else torch.ones_like(v) for v in second]
+            passed += len(rows)
             if len(cuts) > 1:
                 small = sum(w * _square(g) for w, g in zip(parts, gradients, strict=True))
-                plain.update([(small, _square(whole))], count=len(cuts), batch=len(rows))
+                plain.update([(small, _square(whole))], count=len(cuts), batch=len(rows), samples_between=passed)
                 if step >= 5 and adam:
                     in_metric = [[p / s for p, s in zip(g, scale, strict=True)] for g in [*gradients, whole]]
                     small = sum(w * _square(g) for w, g in zip(parts, in_metric[:-1], strict=True))
-                    metric.update([(small, _square(in_metric[-1]))], count=len(cuts), batch=len(rows))
+                    square = _square(in_metric[-1])
+                    metric.update([(small, square)], count=len(cuts), batch=len(rows), samples_between=passed)
+                passed = 0
             step += 1
             with torch.no_grad():
                 for p, g, m, v in zip(parameters, whole, first, second, strict=True):

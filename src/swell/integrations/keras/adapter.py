@@ -1,5 +1,6 @@
 """What ``model.fit`` reads: the passes of each step as they are decided, on every backend."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

@@ -1,5 +1,6 @@
 """Checkpoints of a Keras run: weights, optimizer state and counts as one atomic, checksummed whole, without torch."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import contextlib

@@ -212,8 +212,9 @@ class Conductor:
         layout = getattr(self.policy, "layout", None)
         if layout is None:
             return checked_batch(self.policy, seen)
-        self._layout = layout(seen)
-        return self._layout.global_batch
+        chosen: Layout = layout(seen)
+        self._layout = chosen
+        return chosen.global_batch
 
     def _decide(self, batch: int, span: tuple[int, int]) -> Step:
         count = span[1] - span[0]

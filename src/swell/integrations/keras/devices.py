@@ -1,10 +1,20 @@
 """How many devices and processes a Keras program spreads one pass over, on each backend."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from typing import Any
 
 import keras
+
+
+def devices_in_scope() -> int:
+    """Devices that a model made here and now would train on, in this process."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return int(tf.distribute.get_strategy().num_replicas_in_sync)
+    return devices_of(None)
 
 
 def devices_of(optimizer: Any) -> int:

@@ -1,5 +1,6 @@
 """The one object a Keras user holds: it wraps the optimizer, gives the data, and rides along as a callback."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import contextlib

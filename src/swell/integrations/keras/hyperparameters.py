@@ -1,5 +1,6 @@
 """A rule's factors on a Keras optimizer while it applies one update, and everything put back afterwards."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping

@@ -4,6 +4,7 @@ On JAX the variables are empty during an epoch: values travel from step to step 
 puts back and takes out again at the next step. That costs a few microseconds a variable, once a global step.
 """
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,6 @@
 """Gradients in Adam's own metric, by the second moment as it stood before the step."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,6 @@
 """The wrapping optimizer: weighs and adds up a step's gradients, measures them, and updates once at the step's end."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from typing import Any
@@ -8,9 +9,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from swell.core.counts import whole_number
 from swell.core.protocols import Rule
+from swell.core.types import Factors
 from swell.errors import ConfigError
-from swell.integrations.keras.control import NAMES, PLAIN, Control
+from swell.integrations.keras.control import NAMES, Control, control
 from swell.integrations.keras.hyperparameters import moving, scaled
 from swell.integrations.keras.metric import has_second_moment, squared_norms
 
@@ -25,19 +28,21 @@ class ElasticOptimizer(keras.optimizers.Optimizer):
     correction stay right. How many passes and which weights is data (one small variable), never part of a compiled
     step, so it may change from step to step.
 
-    Without an ``Elastic`` at work, as after ``keras.saving.load_model``, every pass is a whole step, and this behaves
-    as ``inner``. ``inner`` is the optimizer itself: take it back whenever you like. Saved state is ``inner``'s alone.
+    Without an ``Elastic`` at work, as after ``keras.saving.load_model``, every ``steps`` passes of equal weight are one
+    step; with 1 of them this behaves as ``inner``. ``inner`` is the optimizer itself: take it back whenever you like.
+    Saved state is ``inner``'s alone.
     """
 
-    def __init__(self, inner: Any, *, name: str = "swell", measured: bool = True, **ignored: Any) -> None:
+    def __init__(self, inner: Any, *, name: str = "swell", measured: bool = True, steps: int = 1) -> None:
         super().__init__(learning_rate=0.0, name=name)
         inner = keras.optimizers.get(inner)
         _require_plain(inner)
         self.inner = inner
         self.measured = bool(measured)
+        self.steps = whole_number(steps, name="steps")
         self.preconditioned = False
         self.moving: frozenset[str] = frozenset()
-        self._told = PLAIN
+        self._told = control([1 / self.steps] * self.steps, Factors(), effective_step=1.0)
         self._here = 0  # the pass we are at, on the host; what eager torch goes by
         self._exchange: Any = None
 
@@ -56,7 +61,7 @@ class ElasticOptimizer(keras.optimizers.Optimizer):
         wide = "float64" if keras.config.floatx() == "float64" else "float32"
         with self._creation():
             self._control = self._add_small((len(NAMES),), wide, "control")
-            self._control.assign(np.asarray(PLAIN.numbers()))
+            self._control.assign(np.asarray(self._told.numbers()))
             self._place = self._add_small((), "int32", "place")
             self._small = self._add_small((2,), wide, "small_squares")  # plain, and in the optimizer's metric
             self._figures = self._add_small((4,), wide, "figures")  # of the last step: small squares, big squares
@@ -230,7 +235,7 @@ class ElasticOptimizer(keras.optimizers.Optimizer):
 
     def get_config(self) -> dict[str, Any]:
         inner = keras.saving.serialize_keras_object(self.inner)
-        return {"name": self.name, "inner": inner, "measured": self.measured}
+        return {"name": self.name, "inner": inner, "measured": self.measured, "steps": self.steps}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> ElasticOptimizer:
@@ -246,7 +251,8 @@ class ElasticOptimizer(keras.optimizers.Optimizer):
 
 def _weighted(held: Any, new: Any, weight: Any, first: Any) -> Any:
     """``weight * new``, added to what is held unless it is the first of its step."""
-    scaled_new = ops.cast(new, held.dtype) * ops.cast(weight, held.dtype)
+    weight = weight if isinstance(weight, float) else ops.cast(weight, held.dtype)
+    scaled_new = ops.cast(new, held.dtype) * weight
     if isinstance(first, bool):
         return scaled_new if first else held.value + scaled_new
     return ops.where(first, scaled_new, held.value + scaled_new)

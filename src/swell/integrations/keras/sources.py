@@ -1,5 +1,6 @@
 """Whatever a Keras user trains on, as a source that gives any stretch of an epoch's samples."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,6 @@
 """One pass under ``tf.distribute``: the replicas' gradients are summed, then taken once and kept alike everywhere."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from typing import Any

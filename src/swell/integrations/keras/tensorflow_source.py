@@ -1,5 +1,6 @@
 """A ``tf.data.Dataset`` as a source: its elements in its own order, batched anew."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,6 @@
 """A torch data set, or the one inside a ``DataLoader``, as a source."""
 
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from typing import Any
@@ -15,7 +16,7 @@ from swell.integrations.keras.sources import IndexedSource
 def torch_source(given: Any, *, shuffle: bool, seed: int) -> IndexedSource:
     """Samples by index, collated as the loader would; a loader's own sampler says whether they are shuffled."""
     collate = default_collate
-    dataset = given
+    dataset: Any = given
     if isinstance(given, DataLoader):
         if not isinstance(given.sampler, (RandomSampler, SequentialSampler)):
             raise DataError(

@@ -1,0 +1,47 @@
+"""``init`` for Keras, and ``models.Model``: one global batch on the devices Keras trains on, on any backend."""
+
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Any
+
+from swell.compat.runai import elastic
+from swell.core.counts import whole_number
+
+
+def init(global_batch_size: int, max_gpu_batch_size: int, gpus: int | None = None) -> None:
+    """Lay out ``global_batch_size`` so that no device holds more than ``max_gpu_batch_size`` samples at once.
+
+    ``gpus`` is every device that trains: those of ``keras.distribution`` (JAX), of the ``tf.distribute`` strategy in
+    scope, or the processes of the torch group; else 1. Sets ``runai.elastic.steps``, ``batch_size``,
+    ``global_batch_size``, ``gpus`` and ``master``. Uneven divisions stay within the bound and make the exact batch.
+
+    >>> init(256, 64, gpus=2)
+    >>> elastic.steps, elastic.batch_size
+    (2, 64)
+    """
+    rank, found = 0, 1
+    if gpus is None:
+        rank, found = _present()
+    gpus = whole_number(found if gpus is None else gpus, name="gpus")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a batch that does not divide: models.Model lays out any batch exactly
+        elastic.establish(global_batch_size, max_gpu_batch_size, gpus=gpus, master=rank == 0)
+
+
+def _present() -> tuple[int, int]:
+    """This process's rank, and the devices there are."""
+    import keras
+
+    from swell.integrations.keras.devices import devices_in_scope, processes
+
+    world = processes()
+    return (0, devices_in_scope()) if world is None or keras.backend.backend() != "torch" else (world.rank, world.size)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "models":
+        return importlib.import_module(f"{__name__}.models")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

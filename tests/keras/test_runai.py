@@ -1,0 +1,63 @@
+"""Run:AI's Keras interface on Keras 3: the table of its documentation, and its faults mended."""
+
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
+from __future__ import annotations
+
+import keras
+import pytest
+
+import swell.compat.runai as runai
+from swell.errors import ConfigError, LoopError
+from tests.keras.toy import data, difference, loss, model, train_whole
+
+
+@pytest.mark.parametrize(("gpus", "steps"), [(1, 4), (2, 2), (4, 1)])
+def test_the_documented_table(gpus, steps):
+    runai.elastic.keras.init(256, 64, gpus=gpus)
+    assert (runai.elastic.steps, runai.elastic.batch_size, runai.elastic.gpus) == (steps, 64, gpus)
+    assert runai.elastic.master is True
+
+
+@pytest.mark.parametrize(("batch", "largest", "gpus"), [(100, 16, 4), (256, 64, 3), (512, 48, 3), (100, 64, 1)])
+def test_uneven_divisions_stay_within_the_bound(batch, largest, gpus):
+    runai.elastic.keras.init(batch, largest, gpus=gpus)
+    assert runai.elastic.batch_size <= largest
+    assert runai.elastic.plan.global_batch == batch
+
+
+def test_a_wrapped_model_trains_the_exact_global_batch_given_positionally_and_as_a_name():
+    x, y = data(28)
+    runai.elastic.keras.init(12, 8)
+    wrapped = runai.elastic.keras.models.Model(model())
+    with pytest.raises(LoopError, match="before compile"):
+        wrapped.fit(x, y)
+    wrapped.compile("sgd", loss())
+    wrapped.fit(x, y, runai.elastic.batch_size, epochs=2, verbose=0)
+    assert difference(wrapped.get_weights(), train_whole(model(), "sgd", x, y, 12, epochs=2)) < 2e-6
+    assert wrapped.evaluate(x, y, verbose=0) > 0
+    with pytest.raises(ConfigError, match="batch_size"):
+        wrapped.fit(x, y, batch_size=5)
+
+
+def test_ready_made_optimizers_average_and_count_real_updates():
+    x, y = data(24)
+    made = model()
+    made.compile(optimizer=runai.ga.keras.optimizers.Adam(2, 0.01), loss=loss())
+    made.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    twin = model()
+    twin.compile(optimizer=keras.optimizers.Adam(0.01), loss=loss())
+    twin.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    assert difference(made.get_weights(), twin.get_weights()) < 2e-6
+    assert int(keras.ops.convert_to_numpy(made.optimizer.iterations)) == 3
+    for name in ("SGD", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam"):
+        assert type(getattr(runai.ga.keras.optimizers, name)(steps=3).inner).__name__ == name
+
+
+def test_a_wrapped_optimizer_keeps_its_state_and_its_number_of_steps_when_saved():
+    inner = keras.optimizers.SGD(0.1, momentum=0.9)
+    wrapped = runai.ga.keras.optimizers.Optimizer(inner, 3)
+    assert wrapped.inner is inner
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(wrapped))
+    assert again.steps == 3
+    with pytest.raises(ConfigError, match="steps"):
+        runai.ga.keras.optimizers.Optimizer(inner, 0)
