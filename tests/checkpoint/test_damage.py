@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from swell.checkpoint import Found, Store
 from swell.checkpoint.disk import checksum_file
-from swell.checkpoint.manifest import FILE_NAME, Manifest, Part, to_json
+from swell.checkpoint.manifest import FILE_NAME, Manifest, Part, from_json, to_json
 from swell.errors import CheckpointError, DamagedCheckpointError
 from tests.checkpoint.states import same
 
@@ -84,6 +84,18 @@ def _parsed_equal(one: Path, other: Path) -> bool:
         return json.loads(one.read_bytes()) == json.loads(other.read_bytes())
     except ValueError:
         return False
+
+
+def test_no_flipped_bit_of_a_manifest_changes_what_it_says(original: Path) -> None:
+    text = (last(original) / FILE_NAME).read_bytes()
+    true = from_json(text, where="")
+    for place in range(len(text)):
+        for bit in range(8):
+            flipped = text[:place] + bytes([text[place] ^ 1 << bit]) + text[place + 1 :]
+            try:
+                assert from_json(flipped, where="") == true  # white space
+            except DamagedCheckpointError:
+                continue
 
 
 @settings(max_examples=60)

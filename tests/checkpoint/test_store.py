@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swell.checkpoint import Found, Store, inspect
-from swell.checkpoint.manifest import FILE_NAME, from_json, to_json
+from swell.checkpoint.manifest import FILE_NAME, from_json, sealed, to_json
 from swell.errors import CheckpointError, ConfigError
 from tests.checkpoint.states import same, states
 
@@ -168,12 +168,13 @@ def test_a_checkpoint_of_a_newer_format_is_refused_and_left_alone(tmp_path: Path
     store = Store(tmp_path, on_warning=lambda message: None)
     path = saved(store, 1).path / FILE_NAME
     newer = {**json.loads(path.read_text()), "format": 2, "something": "new"}
-    path.write_text(json.dumps(newer))
+    del newer["sha256"]
+    path.write_text(sealed(newer))
     for attempt in (store.newest, store.load_newest, lambda: inspect(path.parent)):
         with pytest.raises(CheckpointError, match="is of format 2; this version of swell reads up to format 1"):
             attempt()
     saved(store, 2)
-    assert json.loads(path.read_text()) == newer
+    assert path.read_text() == sealed(newer)
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_the_differences(tmp_path: Path) -> None:

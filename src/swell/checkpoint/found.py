@@ -160,6 +160,4 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _damaged(path: Path, what: str) -> DamagedCheckpointError:
-    return DamagedCheckpointError(
-        f"checkpoint {path} is damaged: {what}. It is passed over; delete it when you need the space."
-    )
+    return DamagedCheckpointError(f"checkpoint {path} is damaged: {what}. An older one may be whole.")

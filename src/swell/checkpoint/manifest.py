@@ -12,7 +12,9 @@ from typing import Any
 
 from swell.errors import CheckpointError, DamagedCheckpointError
 
-FORMAT = 1  # raised when an older swell could not read what this one writes
+# Raised when an older swell could not read what this one writes. In every format the manifest is one JSON object with a
+# "format" and a "sha256" over the rest, so that an older swell can tell a newer checkpoint from a damaged one.
+FORMAT = 1
 FILE_NAME = "manifest.json"
 
 
@@ -63,7 +65,11 @@ class Manifest:
 
 def to_json(manifest: Manifest) -> str:
     """The manifest as JSON, with a checksum over itself."""
-    fields = asdict(manifest)
+    return sealed(asdict(manifest))
+
+
+def sealed(fields: Mapping[str, Any]) -> str:
+    """The fields as JSON, with a checksum over themselves."""
     return json.dumps({"sha256": _checksum(fields), **fields}, indent=1)
 
 
@@ -71,24 +77,26 @@ def from_json(text: str | bytes, *, where: str) -> Manifest:
     """The manifest a text was made from; ``where`` names its checkpoint in errors."""
     try:
         fields = json.loads(text)
-        version = fields["format"]
-        if type(version) is int and version > FORMAT:
-            raise CheckpointError(
-                f"checkpoint {where} is of format {version}; this version of swell reads up to format {FORMAT}. "
-                f"Upgrade swell, or choose another run folder. Nothing was changed."
-            )
         if fields.pop("sha256") != _checksum(fields):
             raise ValueError("its checksum does not match")
-        parts = tuple(
-            Part(name=part["name"], kind=part["kind"], files=tuple(_entry(entry) for entry in part["files"]))
-            for part in fields.pop("parts")
-        )
+        if fields["format"] > FORMAT:
+            raise CheckpointError(
+                f"checkpoint {where} is of format {fields['format']}; this version of swell reads up to format "
+                f"{FORMAT}. Upgrade swell, or choose another run folder. Nothing was changed."
+            )
+        parts = tuple(_part(part) for part in fields.pop("parts"))
         return Manifest(parts=parts, **fields)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(
-            f"checkpoint {where} is damaged: its {FILE_NAME} cannot be read ({error}). It is passed over; delete it "
-            f"when you need the space."
+            f"checkpoint {where} is damaged: its {FILE_NAME} cannot be read ({error}). An older one may be whole."
         ) from error
+
+
+def _part(fields: Mapping[str, Any]) -> Part:
+    files = tuple(_entry(entry) for entry in fields["files"])
+    if fields["kind"] == "torch" and len(files) != 1:
+        raise ValueError(f"part {fields['name']!r} has {len(files)} files instead of one")
+    return Part(name=str(fields["name"]), kind=str(fields["kind"]), files=files)
 
 
 def _entry(fields: Mapping[str, Any]) -> FileEntry:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,10 @@ MODEL = "model"  # the part whose tensors say which model a checkpoint is of
 _SMALLEST_BLOCK = 2 << 20
 _LARGEST_BLOCK = 256 << 20
 _ALIGNMENT = 64
+_PIECE = 4 << 20  # bytes that one thread moves at a time
+_MOST_MOVERS = 4  # more would not move faster: the memory's own speed is the limit
+
+Move = tuple[int, int, int]  # to this address, from that one, so many bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,7 @@ class HostBuffers:
         """Copy the state; the snapshot before must not be needed any more."""
         copier = _Copier(self._pageable.rewind(), self._pinned.rewind())
         parts = _encoded(state, copier.leaf, aside)
+        _carry_out(copier.moves)
         return Snapshot(parts=parts, model=_model(state), settle=copier.arrival())
 
     def room_for(self, state: Mapping[str, Any]) -> Callable[[], None]:
@@ -107,10 +113,10 @@ class _Copier:
     def __init__(self, pageable: _Arena, pinned: _Arena) -> None:
         self._pageable = pageable
         self._pinned = pinned
-        self._seen: dict[
-            Any, tuple[torch.Tensor, torch.Tensor]
-        ] = {}  # holds the originals: an address may not come again
+        # Each original with its copy; holds the originals, so that an address cannot come again.
+        self._seen: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
         self._devices: set[torch.device] = set()
+        self.moves: list[Move] = []  # still to be carried out
 
     def leaf(self, where: str, tensor: torch.Tensor) -> torch.Tensor:
         tensor = plain_tensor(where, tensor)
@@ -123,8 +129,8 @@ class _Copier:
             copy.copy_(tensor, non_blocking=True)
             self._devices.add(tensor.device)
         elif tensor.is_cpu and tensor.stride() == copy.stride():
-            # Not copy_: its threads wait for one another, ten times as long where the cores are busy.
-            ctypes.memmove(copy.data_ptr(), tensor.data_ptr(), tensor.numel() * tensor.element_size())
+            if tensor.numel():
+                self.moves.append((copy.data_ptr(), tensor.data_ptr(), tensor.numel() * tensor.element_size()))
         else:
             copy.copy_(tensor)
         self._seen[same] = (tensor, copy)
@@ -139,6 +145,26 @@ class _Copier:
                 event.synchronize()
 
         return settle
+
+
+def _carry_out(moves: list[Move]) -> None:
+    """Copy memory, on as many threads as torch would use; they end here, for threads do not mix with forks.
+
+    Not by copy_: its threads wait for one another at every tensor, ten times as long where the cores are busy.
+    """
+    pieces = [
+        (to + start, source + start, min(_PIECE, length - start))
+        for to, source, length in moves
+        for start in range(0, length, _PIECE)
+    ]
+    threads = min(torch.get_num_threads(), _MOST_MOVERS, sum(length for _, _, length in moves) // _PIECE)
+    if threads <= 1:
+        for piece in pieces:
+            ctypes.memmove(*piece)
+    else:
+        with ThreadPoolExecutor(threads) as movers:
+            for _ in movers.map(lambda piece: ctypes.memmove(*piece), pieces):
+                pass
 
 
 class _Arena:

@@ -82,9 +82,8 @@ class Store:
         """Save the named parts of a state as one whole, and let old checkpoints go; returns once it is on the disk.
 
         A part is made of what ``swell.checkpoint.encoding.HELD`` lists. The part "model" says which model it is.
-        ``name`` keeps the checkpoint however old it gets, until another takes the name. ``meta`` is JSON for the
-        manifest.
-        Raises ``CheckpointError`` when it cannot be written; what was there before is then untouched.
+        ``name`` keeps the checkpoint however old it gets, until another takes the name. ``meta`` goes into the manifest
+        as JSON. Raises ``CheckpointError`` when it cannot be written; what was there before is then untouched.
         """
         snapshot = state if isinstance(state, Snapshot) else take(state)
         about = self.about(snapshot, samples, step, name, world_size, meta)
@@ -191,7 +190,7 @@ class Store:
             try:
                 return found, self.load(found, map_location=map_location, model=model)
             except DamagedCheckpointError as error:
-                self._warn_once(str(error))
+                self._pass_over(error)
         return None
 
     def prune(self) -> list[Path]:
@@ -216,7 +215,7 @@ class Store:
             try:
                 verify(found)
             except DamagedCheckpointError as error:
-                self._warn_once(str(error))
+                self._pass_over(error)
             else:
                 yield found
 
@@ -228,7 +227,7 @@ class Store:
                 yield inspect(path)
             except passed_over as error:
                 if path.exists():  # otherwise it was deleted while we looked
-                    self._warn_once(str(error))
+                    self._pass_over(error)
 
     def check_run(self, found: Found, *, of_another_run: bool) -> None:
         """Raise ``CheckpointError`` for a checkpoint of another run, unless that is meant."""
@@ -254,6 +253,9 @@ class Store:
             except CheckpointError:
                 continue
         return None
+
+    def _pass_over(self, error: CheckpointError) -> None:
+        self._warn_once(f"{error} It is passed over; delete it when you need the space.")
 
     def _warn_once(self, message: str) -> None:
         if message not in self._warned:
