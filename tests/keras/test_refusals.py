@@ -76,3 +76,14 @@ def test_arrays_of_unequal_length_and_empty_data_are_refused():
         elastic.data(np.zeros((4, 5)), np.zeros(3))
     with pytest.raises(DataError, match="empty"):
         elastic.data(np.zeros((0, 5)), np.zeros(0))
+
+
+def test_what_would_tear_a_global_batch_apart_is_refused():
+    x, y = data(16)
+    summed = keras.losses.SparseCategoricalCrossentropy(reduction="sum")
+    for options, match in (({"loss": summed}, "reduction='sum'"), ({"steps_per_execution": 2}, "steps_per_execution")):
+        elastic = swell.keras.Elastic(batch=8)
+        made = model()
+        made.compile(**{"optimizer": elastic.optimizer("sgd"), "loss": loss(), **options})
+        with pytest.raises((ConfigError, ValueError), match=match):
+            made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)

@@ -219,6 +219,7 @@ class Elastic(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         conductor, optimizer = self._ready()
+        _refuse_sums(self.model.loss)
         self._build()
         self._restore()
         conductor.iterations = int(keras.ops.convert_to_numpy(optimizer.iterations)) - conductor.step
@@ -389,6 +390,14 @@ class Elastic(keras.callbacks.Callback):
             conductor.load_state_dict(state)
             complete = conductor.ledger.remaining == 0
             self.model._initial_epoch = conductor.ledger.epoch + (1 if complete else 0)
+
+
+def _refuse_sums(loss: Any) -> None:
+    if any(getattr(one, "reduction", None) == "sum" for one in keras.tree.flatten(loss)):
+        raise ConfigError(
+            "a loss with reduction='sum' adds up within a pass, and its gradient would depend on how a global batch is "
+            "cut. Use reduction='sum_over_batch_size' and a learning rate multiplied by the batch."
+        )
 
 
 def _refuse_loss_scale() -> None:
