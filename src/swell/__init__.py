@@ -18,6 +18,8 @@ __version__ = "0.1.0"
 # The one table of public names: each under the module that defines it.
 _HOMES = {
     "swell.job": ("Job",),
+    "swell.job.statistics": ("Statistics",),
+    "swell.noise": ("NoiseMeasurement", "noise_scale"),
     "swell.core.planning": ("plan", "feasible_replicas"),
     "swell.policies": (
         "AtEpochEnds",
@@ -46,7 +48,7 @@ _HOMES = {
         "Root",
     ),
 }
-_MODULES = frozenset({"core", "errors", "policies", "rules"})
+_MODULES = frozenset({"core", "errors", "keras", "policies", "rules"})
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = ["__version__", *sorted(_HOME_OF), *sorted(_MODULES)]  # pyright: ignore[reportUnsupportedDunderAll]
@@ -69,9 +71,11 @@ def __dir__() -> list[str]:
 
 # What the table above says, once more for type checkers and editors; a test compares the two.
 if TYPE_CHECKING:
-    from swell import core, errors, policies, rules
+    from swell import core, errors, keras, policies, rules
     from swell.core.planning import feasible_replicas, plan
     from swell.job import Job
+    from swell.job.statistics import Statistics
+    from swell.noise import NoiseMeasurement, noise_scale
     from swell.policies import (
         AtEpochEnds,
         Clamp,

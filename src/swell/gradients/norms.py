@@ -15,9 +15,9 @@ PACKED = 2**20  # elements up to which gradients are measured together: what cos
 class GroupNorms:
     """Measures gradients that belong to given parameters, group by group.
 
-    Small gradients of a group are copied together and measured by one kernel, large ones each where they are, so a
-    measurement takes a few calls however many parameters there are and at most a few megabytes for a moment. The host
-    never waits. Half-precision gradients are measured in float32.
+    Small gradients of a group are copied together and measured by one kernel, large ones by one call where they are, so
+    a measurement takes a few calls however many parameters there are and a few megabytes for a moment. The host never
+    waits. Half-precision gradients are measured in float32.
     """
 
     def __init__(self, parameters: Sequence[Tensor], sizes: Sequence[int]) -> None:
@@ -43,16 +43,16 @@ class GroupNorms:
         parts: list[Tensor] = []
         for indices, wide in kinds:
             small: list[Tensor] = []
+            large: list[Tensor] = []
             for index in indices:
                 gradient = gradients[index]
                 if gradient is None:
                     continue
                 if gradient.is_sparse:
                     gradient = gradient.coalesce().values()
-                if gradient.numel() <= PACKED:
-                    small.append(gradient)
-                else:
-                    parts.append(torch.linalg.vector_norm(gradient, dtype=wide))
+                (small if gradient.numel() <= PACKED else large).append(gradient)
+            if large:
+                parts += torch._foreach_norm(large, 2, dtype=wide)  # type: ignore[call-overload]
             if small:
                 parts.append(torch.linalg.vector_norm(_flatten_dense_tensors(small), dtype=wide))
         if not parts:

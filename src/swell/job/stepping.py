@@ -118,7 +118,7 @@ class Stepping:
         if settings is None:
             return pace.lay_out(batch, count, replicas=replicas, split=False), False
         plan = pace.lay_out(batch, count, replicas=replicas, split=settings.splits(pace.step))
-        return plan, pace.step % settings.every == 0 and plan.num_micro_batches > 1
+        return plan, settings.measures(pace.step) and plan.num_micro_batches > 1
 
     # The user's two calls
 
