@@ -45,14 +45,17 @@ def test_adascale_is_its_gain(scale: float, signal: float, noise: float, base: i
 
 
 @given(scale=scales, signal=signals, noise=noises, base=bases)
-def test_adamscale_is_the_root_of_the_gain_in_its_own_metric(
+def test_adamscale_is_the_root_of_the_gain_in_its_own_metric_as_far_as_the_plain_one_goes(
     scale: float, signal: float, noise: float, base: int
 ) -> None:
     expected = slow.adascale_gain(scale, signal=signal, noise=noise, base_batch=base)
+    bound = slow.adascale_gain(scale, signal=noise, noise=signal, base_batch=base)
     other = Moments(signal=noise, noise=signal)
-    preconditioned = state(scale, base_batch=base, moments=other, preconditioned=Moments(signal, noise))
+    both = state(scale, base_batch=base, moments=other, preconditioned=Moments(signal, noise))
+    assert AdamScale().gain(both) == pytest.approx(min(expected, bound), rel=1e-9)
+    alone = state(scale, base_batch=base, preconditioned=Moments(signal, noise))
     plain = state(scale, base_batch=base, moments=Moments(signal, noise), preconditioned=other)
-    for rule, seen in ((AdamScale(), preconditioned), (AdamScale(metric="plain"), plain)):
+    for rule, seen in ((AdamScale(), alone), (AdamScale(metric="plain"), plain)):
         assert rule.factors(seen).lr == pytest.approx(math.sqrt(expected), rel=1e-9)
         assert rule.gain(seen) == pytest.approx(expected, rel=1e-9)
 

@@ -157,8 +157,11 @@ class Trainee:
 
     def chosen_estimate(self) -> NoiseEstimate | None:
         """What is known of this optimizer's gradient noise, in the metric its rule looks at."""
+        plain = self.noise.estimate()
         metric = self.preconditioned_noise.estimate() if self._metric_rule else None
-        return metric if metric is not None else self.noise.estimate()
+        if plain is None or metric is None:
+            return metric or plain
+        return min(plain, metric, key=lambda estimate: estimate.total.noise_scale)  # as the rule does: the cautious one
 
     def states(self, *, scale: float, progress: float, samples: int) -> tuple[list[ScaleState], ScaleState]:
         """What the rule sees of each parameter group, and of all of them together."""

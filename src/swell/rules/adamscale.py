@@ -20,8 +20,9 @@ class AdamScale:
 
     ``metric`` says which moments r is made of. ``"preconditioned"``: of gradients divided by √v + ε, as Adam's steps
     are. ``"plain"``: of the gradients themselves, for adaptive optimizers without an elementwise second moment (Muon,
-    Adamax, Adafactor). One never stands in for the other, since they may differ by a large factor; until the chosen one
-    is measured, the rule stays at the cautious end of its range: r = ``min(1, κ)``.
+    Adamax, Adafactor). Until the chosen one is measured, the rule stays at the cautious end of its range:
+    r = ``min(1, κ)``. Where both are measured, the preconditioned r is taken only as far as the plain one goes: the rows
+    of rare words in an embedding have tiny second moments, and can make nearly everything look like noise in that metric.
 
     The decay of a model average becomes ρ^κ, which keeps its half-life in samples.
 
@@ -47,5 +48,8 @@ class AdamScale:
         return Factors(lr=math.sqrt(self.gain(state)), ema_power=state.scale)
 
     def gain(self, state: ScaleState) -> float:
-        moments = state.preconditioned if self.metric == "preconditioned" else state.moments
-        return gain(state.scale, moments, base_batch=state.base_batch)
+        plain = gain(state.scale, state.moments, base_batch=state.base_batch)
+        if self.metric == "plain":
+            return plain
+        own = gain(state.scale, state.preconditioned, base_batch=state.base_batch)
+        return own if state.moments is None else min(own, plain)
