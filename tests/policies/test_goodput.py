@@ -108,10 +108,14 @@ def test_on_a_machine_that_large_batches_use_better_it_moves_on_within_two_perce
         return accumulation * np.maximum(0.008, np.asarray(micro_batch) / 45_000) + 0.001
 
     run = SimulatedRun(
-        policy=Goodput(128, max=4096), law=seconds, noise=lambda samples: 400 + samples / 500, total_samples=750_000
+        policy=Goodput(128, max=4096, fewer_steps=0),
+        law=seconds,
+        noise=lambda samples: 400 + samples / 500,
+        total_samples=750_000,
     )
     run.until(15_000)
-    assert run.batch >= 512
+    assert run.true_goodput(run.chosen[-1]) > 0.95 * run.best_goodput(1, 4096)
+    assert run.batch > 128
     run.until(750_000)
     assert run.true_goodput(run.chosen[-1]) > 0.95 * run.best_goodput(1, 4096)
     assert len(batch_changes(run)) < 40
@@ -182,6 +186,15 @@ def test_a_higher_hysteresis_changes_less_often():
         return len(batch_changes(run))
 
     assert changes(0.5) <= changes(0.05) <= changes(0.0)
+
+
+def test_where_fewer_steps_are_worth_something_the_batch_is_larger():
+    def steps(fewer_steps: float) -> int:
+        run = run_on(7, "kneed", policy=Goodput(128, max=4096, fewer_steps=fewer_steps, explore=0))
+        run.until(200_000)
+        return run.step
+
+    assert steps(0.2) < steps(0.05) < steps(0.0)
 
 
 def test_it_goes_below_the_base_batch_only_when_asked():
@@ -309,6 +322,7 @@ def test_a_noise_scale_that_is_no_number_is_not_acted_upon():
         {"base": 64, "max": 128, "micro": 0},
         {"base": 64, "max": 128, "hysteresis": -0.1},
         {"base": 64, "max": 128, "explore": 2.0},
+        {"base": 64, "max": 128, "fewer_steps": -1.0},
         {"base": 64, "max": 128, "dwell": -1},
         {"base": 64.0, "max": 128},
     ],

@@ -92,11 +92,13 @@ def _weighed(choice: Choice, seen: Observation, base: int) -> list[str]:
     said.append(f"With {_words(choice.layout)} a step takes {_seconds(choice.step_s)}, {rate}.")
     if choice.current_step_s is not None and choice.current_goodput:
         ratio = choice.goodput / choice.current_goodput
-        if choice.hope:
-            said.append(f"It is tried because it may be up to {choice.hope:.0%} better than that.")
         said.append(
             f"That is {ratio:.2f} times the goodput of the step before, which took {_seconds(choice.current_step_s)}."
         )
+        if choice.hope:
+            said.append(f"It is tried because it may be up to {choice.hope:.0%} better than that.")
+        elif ratio <= 1:
+            said.append("It is chosen for its fewer steps.")
     return said
 
 
