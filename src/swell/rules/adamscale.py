@@ -21,8 +21,8 @@ class AdamScale:
     ``metric`` says which moments r is made of. ``"preconditioned"``: of gradients divided by √v + ε, as Adam's steps
     are. ``"plain"``: of the gradients themselves, for adaptive optimizers without an elementwise second moment (Muon,
     Adamax, Adafactor). Until the chosen one is measured, the rule stays at the cautious end of its range:
-    r = ``min(1, κ)``. Where both are measured, the preconditioned r is taken only as far as the plain one goes: the rows
-    of rare words in an embedding have tiny second moments, and can make nearly everything look like noise in that metric.
+    r = ``min(1, κ)``. Where both are measured, the preconditioned r goes only as far as the plain one: the rows of rare
+    words in an embedding have tiny second moments, and can make nearly everything look like noise in that metric.
 
     The decay of a model average becomes ρ^κ, which keeps its half-life in samples.
 
