@@ -19,8 +19,11 @@ def policy_from_text(text: str) -> Policy:
     64
     """
     try:
-        return _built(ast.parse(text, mode="eval").body)
-    except (SyntaxError, ValueError, TypeError, RecursionError) as error:
+        node = ast.parse(text, mode="eval").body
+        if not isinstance(node, ast.Call):
+            raise ValueError("it calls nothing")
+        return _built(node)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise ConfigError(
             f"no policy can be read from {text[:200]!r} ({error}); expected what one of swell's own policies prints, "
             "such as Goodput(base=128, max=4096). Build others in Python and hand them to swell.policies.replay."

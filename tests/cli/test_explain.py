@@ -1,0 +1,93 @@
+"""``swell explain``: the log of a run, told in sentences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from swell.cli import main
+from swell.core.events import BatchChanged, Event, Resized, Stepped, Warned, to_json
+from swell.core.types import StepSummary
+from swell.policies import Goodput, observation_to_dict
+from tests.policies.observations import estimate, seen
+
+POLICY = Goodput(64, max=4096)
+HERE = seen(
+    step=100,
+    samples=6400,
+    noise=estimate(5000),
+    micro_batch=16,
+    profile=tuple(
+        StepSummary(replicas=4, nodes=1, micro_batch=micro, accumulation=accumulation, step_s=step_s, count=32)
+        for micro, accumulation, step_s in [(8, 2, 0.02), (16, 1, 0.011), (32, 1, 0.0115)]
+    ),
+)
+
+
+def changed(policy: str = repr(POLICY), after: int | None = None) -> BatchChanged:
+    after = POLICY.batch(HERE) if after is None else after
+    return BatchChanged(time=1.0, step=100, before=64, after=after, policy=policy, seen=observation_to_dict(HERE))
+
+
+def written(folder: Path, *events: Event) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "events.jsonl").write_text("".join(to_json(event) + "\n" for event in events))
+    return str(folder)
+
+
+def test_a_change_is_told_with_what_spoke_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grown = Resized(time=0.5, step=90, before=2, after=4, reason="two workers joined", pause_s=0.31)
+    assert main(["explain", written(tmp_path / "run", Warned(time=0.0, message="m"), grown, changed())]) == 0
+    shown = capsys.readouterr().out
+    assert "Step 90: the world went from 2 to 4 replicas (two workers joined); training paused for 0.3 s." in shown
+    assert f"Step 100: the global batch grew from 64 to {POLICY.batch(HERE)}." in shown
+    assert "6,400 samples were done, 6.4% of the run, on 4 replicas." in shown
+    assert "The noise scale is 5,000 samples" in shown and "times the goodput of the step before" in shown
+
+
+def test_the_log_itself_may_be_named_and_the_last_changes_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = written(tmp_path / "run", changed(), changed(), changed(after=32))
+    assert main(["explain", f"{folder}/events.jsonl", "--last", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("Step 100") == 1 and "shrank from 64 to 32" in shown
+    assert "the log is of another version of swell" in shown
+
+
+def test_a_policy_of_the_users_own_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", written(tmp_path / "run", changed(policy="MyPolicy(7)"))]) == 0
+    assert "MyPolicy(7) chose it." in capsys.readouterr().out
+
+
+def test_a_clamped_choice_says_who_had_the_last_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = f"Clamp(policy={POLICY!r}, low=1, high=80)"
+    assert main(["explain", written(tmp_path / "run", changed(policy=text, after=80))]) == 0
+    assert "Clamp made 80 of" in capsys.readouterr().out
+
+
+def test_tools_get_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", written(tmp_path / "run", changed()), "--json"]) == 0
+    (account,) = json.loads(capsys.readouterr().out)
+    assert (account["step"], account["before"], account["after"]) == (100, 64, POLICY.batch(HERE))
+    assert account["reasons"]
+
+
+def test_a_run_whose_batch_stood_still_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    step = Stepped(
+        time=0.0, step=1, epoch=0, samples=64, global_batch=64, replicas=1, micro_batch=64, accumulation=1,
+        lr=(0.1,), lr_factor=(1.0,), gain=1.0, progress=1.0, step_s=0.1,
+    )  # fmt: skip
+    assert main(["explain", written(tmp_path / "run", step)]) == 0
+    assert "never changed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("extra", [["nowhere"], [".", "--last", "0"]])
+def test_what_cannot_be_told_is_refused_in_one_line(
+    extra: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["explain", *extra]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
