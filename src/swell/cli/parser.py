@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(formatter_class=_Formatter, allow_abbrev=False, add_help=False, **kwargs)
         self.color = False  # Python 3.14 paints by itself; the colours here hold on every version
-        self._optionals.title = "Options"
+        self._positionals.title, self._optionals.title = "Arguments", "Options"
         self.add_argument("-h", "--help", action="help", help="show this help and leave")
 
     def add_subparsers(self, **kwargs: Any) -> Any:
