@@ -97,7 +97,7 @@ def train(
             if notices.notice() is not None and not asked:
                 asked = world.leave("SIGTERM")
             notice = world.notice()
-            votes = world.collective.gather_numbers([world.pending(), notice is not None and not notice.leave])
+            votes = world.collective.gather_numbers([world.pending(), notice is not None])
         except WorldError as error:
             write("lost", message=str(error))
             form("lost")

@@ -41,7 +41,7 @@ def main(what: str) -> int:
         if what == "finish" and time.monotonic() - began > 0.5:
             link.say("done")
             return 0
-        if link.notice is not None and not link.notice.leave and what != "deaf":
+        if link.notice is not None and what != "deaf":
             print(f"told to stop by {link.notice.source}")
             return EXIT_RESUME
         time.sleep(0.01)

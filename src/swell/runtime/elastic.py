@@ -87,7 +87,10 @@ class ElasticWorld:
         return newest is not None and newest.number > self.generation
 
     def notice(self) -> Notice | None:
-        """What the supervisor asked for; a supervisor that is gone asks to stop, for nobody could help any more."""
+        """Whether the whole run is to stop. A supervisor that is gone counts, for nobody could help any more.
+
+        A worker that is to leave alone hears of it by ``pending`` and ``reform``.
+        """
         return self._link.notice
 
     def leave(self, source: str) -> bool:
@@ -106,8 +109,8 @@ class ElasticWorld:
     def reform(self) -> TorchCollective:
         """Leave the present group, whole or broken, and form the newest generation with its members.
 
-        Blocks until a generation with this worker is formed. Raises ``Dismissed`` when the others go on without it and
-        ``WorldError`` when the supervisor is gone.
+        Blocks until a generation with this worker is formed. Raises ``Dismissed``, which ends the process, when the
+        others go on without it or the supervisor is gone.
         """
         self._drop()
         if self._passed:

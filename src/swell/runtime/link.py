@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import select
+import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from swell.errors import WorldError
 from swell.runtime.channel import Channel
 from swell.runtime.generation import Generation
-from swell.runtime.notice import Notice
+from swell.runtime.notice import EXIT_RESUME, Notice
 
 
 class Dismissed(SystemExit):
-    """This worker is not needed any more and the others go on without it; left to itself it ends the process well."""
+    """There is no world for this worker any more; left to itself, this ends the process with the right status.
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(0)
+    0 where the others go on without it, 143 ("resume me") where the supervisor is gone and nobody can go on.
+    """
+
+    def __init__(self, reason: str, code: int = 0) -> None:
+        super().__init__(code)
         self.reason = reason
 
     def __str__(self) -> str:
@@ -57,7 +60,7 @@ class SupervisorLink:
     def newer_than(self, number: int) -> Generation:
         """The newest generation above ``number`` that this worker is a member of; waits for it.
 
-        Raises ``Dismissed`` when the worker was sent home, ``WorldError`` when the supervisor is gone.
+        Raises ``Dismissed`` when the worker was sent home or the supervisor is gone.
         """
         with self._changed:
             while True:
@@ -70,10 +73,9 @@ class SupervisorLink:
                     if self.member in newest.dismissed:
                         raise Dismissed(f"the others went on without this worker in generation {newest.number}")
                 if self._lost:
-                    raise WorldError(
-                        "the supervisor of this run is gone, so no new world can be formed. Start the run again with "
-                        "`swell resume`; it goes on from its newest checkpoint."
-                    )
+                    reason = "the supervisor is gone, so no new world can be formed: bring the run back by swell resume"
+                    print(f"swell: {reason}", file=sys.stderr, flush=True)
+                    raise Dismissed(reason, EXIT_RESUME)
                 self._changed.wait()
 
     def superseded(self, number: int) -> bool:
@@ -107,10 +109,10 @@ class SupervisorLink:
         with self._changed:
             if message["say"] == "generation":
                 self.newest = generation = Generation.from_message(message)
-            elif message["say"] == "notice":
+            elif message["say"] == "notice" and not message["leave"]:  # a leaver goes when its generation comes
                 now, left = time.time(), message["seconds_left"]
                 deadline = None if left is None else now + left
-                self.notice = Notice(source=message["source"], time=now, deadline=deadline, leave=message["leave"])
+                self.notice = Notice(source=message["source"], time=now, deadline=deadline)
             elif message["say"] == "release":
                 self._release = message["reason"]
             self._changed.notify_all()

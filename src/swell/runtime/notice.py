@@ -33,7 +33,7 @@ class Notice:
     source: str  # who asked: "SIGTERM", "file /tmp/stop", "supervisor"
     time: float  # when it came, in seconds since the epoch
     deadline: float | None = None  # when this worker must be gone, in seconds since the epoch; None when unknown
-    leave: bool = False  # whether only this worker goes and the others carry on; otherwise the whole run stops
+    leave: bool = False  # whether the others carry on without this worker; otherwise the whole run stops
 
     def seconds_left(self, now: float | None = None) -> float:
         """Seconds until the deadline, below 0 when it has passed, infinite without one.

@@ -64,7 +64,8 @@ class World(Protocol):
     def reform(self) -> Collective:
         """Leave the present group, whole or broken, and join the newest generation; blocks until it is formed.
 
-        Raises ``Dismissed`` where the others go on without this worker, ``WorldError`` where there is no other world.
+        Raises ``Dismissed`` (a ``SystemExit``) where there is no place for this worker any more, and ``WorldError`` in
+        a world that cannot change at all.
         """
         ...
 
@@ -81,7 +82,7 @@ class World(Protocol):
         ...
 
     def notice(self) -> Notice | None:
-        """Whether somebody asked this worker to stop or leave. Local and cheap."""
+        """Whether somebody asked the whole run to stop. Local and cheap; members may hear of it at different times."""
         ...
 
     def close(self) -> None:
