@@ -141,10 +141,9 @@ class Feed:
             batch = self._assemble(span, upcoming) if self._workers else self._read(span)
             self._sound = True
             return batch
-        except LoadError:
-            self._sound = True
-            raise
         except BaseException as error:
+            if self._sound:  # it came as an answer: the loader can go on
+                raise
             awaited = self._speculation.in_flight or span
             self.close()
             if isinstance(error, SwellError) or not isinstance(error, Exception):
@@ -179,6 +178,7 @@ class Feed:
                 if part.piece.stale:  # the sample at fault may lie outside of the span: read the span itself
                     return self._assemble(span, upcoming)
                 error = part.piece.batch.error
+                self._sound = True
                 raise self._load_error(part.piece.span, error, answered=True) from error
         try:
             batch = join([_take(part) for part in parts])
