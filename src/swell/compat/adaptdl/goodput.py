@@ -92,8 +92,9 @@ class GoodputFunction:
     ) -> tuple[Any, Any, Any]:
         """Goodput, atomic batch and accumulation steps of the best layout, for each number of nodes and replicas.
 
-        Bounds are hard: no global batch is above ``max_batch_size`` and no atomic one outside its range. Where nothing
-        fits, ``PlanError`` says what to change. Without accumulation one replica keeps the initial batch.
+        Bounds are hard: no global batch is above ``max_batch_size`` and no atomic one outside its range. Where only
+        uneven shares keep them, ``atomic_bsz`` is the largest of these; where nothing does, ``PlanError`` says what to
+        change. Without accumulation one replica keeps the initial batch.
         """
         nodes, replicas = np.broadcast_arrays(num_nodes, num_replicas)
         low, high = atomic_bsz_range or (None, None)

@@ -6,7 +6,8 @@ swell itself never touches a user's optimizer. Scripts written for AdaptDL hold 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
@@ -41,11 +42,17 @@ class PatchedStep:
     def _step(self, closure: Callable[[], Any] | None) -> Any:
         if self._inside:
             return self.plain(closure)
-        self._inside = True
-        try:
+        with self.lifted():
             return self._function(closure)
+
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """While the body runs, ``optimizer.step`` is the optimizer's own: it is not the user who calls it."""
+        before, self._inside = self._inside, True
+        try:
+            yield
         finally:
-            self._inside = False
+            self._inside = before
 
     def plain(self, closure: Callable[[], Any] | None = None) -> Any:
         """The optimizer's own step."""

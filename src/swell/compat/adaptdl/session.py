@@ -125,6 +125,9 @@ class Session:
         job._ending.first = self.sync_states
         self.job = job
         job._elasticity.join()
+        if job.steps:
+            for model in self.models:
+                model.optimizer._opt_called = True  # type: ignore[attr-defined]  # in an earlier process: do not warn
         return job
 
     def _agreed_seed(self) -> int:

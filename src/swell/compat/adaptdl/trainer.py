@@ -281,6 +281,7 @@ class AdaptDLTorchTrainer:
             },
             "trainee": capture_trainee(self._trainee),
             "pace": self._pace.state_dict(),
+            "registered": {},  # what a session looks for in every checkpoint
         }
         Store(self._here.folder).save(state, samples=self._samples, step=self._pace.step)
 

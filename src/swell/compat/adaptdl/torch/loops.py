@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +21,9 @@ from swell.loop.step import StepInProgress
 
 if TYPE_CHECKING:
     from swell.compat.adaptdl.torch.data import AdaptiveDataLoaderHelper
+
+
+_END = object()
 
 
 def trains(helper: AdaptiveDataLoaderHelper) -> bool:
@@ -107,7 +110,7 @@ def training_loop(helper: AdaptiveDataLoaderHelper) -> Iterator[Any]:
 def _watched(here: Session, job: Job) -> Iterator[Any]:
     """The job's batches; notes after each whether what the user's loop should have done with it was done."""
     step, samples, redone = None, job.samples, 0
-    for batch in job._training:
+    for batch in _by_the_job(here, job):
         now = job._stepping._current
         if now is not step:
             for accumulator in here.accumulators:
@@ -126,6 +129,22 @@ def _watched(here: Session, job: Job) -> Iterator[Any]:
             job.redo()  # the gradient scaler found an overflow and skipped the step: its samples come again
     for accumulator in here.accumulators:
         accumulator.settle(keep=job.samples > samples or step is None)
+
+
+def _by_the_job(here: Session, job: Job) -> Iterator[Any]:
+    """The job's batches; while it gets the next one ready, it may step the optimizer of a replica without samples."""
+    batches = iter(job._training)
+    try:
+        while True:
+            with ExitStack() as stack:
+                for model in here.models:
+                    stack.enter_context(model.unpatched())
+                batch = next(batches, _END)
+            if batch is _END:
+                return
+            yield batch
+    finally:
+        batches.close()  # type: ignore[attr-defined]
 
 
 # Evaluation

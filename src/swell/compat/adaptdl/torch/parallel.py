@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import CellType, FunctionType
 from typing import Any
 
@@ -122,6 +123,10 @@ class AdaptiveDataParallel(nn.Module):
         self._trainee.tells_loss = False
         checkpoint.load_state(self._state)
 
+    def unpatched(self) -> AbstractContextManager[None]:
+        """While the body runs, the optimizer's step is its own."""
+        return self._patch.lifted()
+
     def give_back(self) -> None:
         """Give the optimizer its own step again."""
         self._patch.give_back()
@@ -154,7 +159,7 @@ class AdaptiveDataParallel(nn.Module):
             self._warned = True
             warnings.warn(
                 "optimizer.step() was called outside a loop over an AdaptiveDataLoader: gradients are averaged over "
-                "the replicas, but nothing is scaled, counted or saved. Make the training loader an AdaptiveDataLoader.",
+                "the replicas, but nothing is scaled, counted or saved. Train with an AdaptiveDataLoader.",
                 UserWarning,
                 stacklevel=5,
             )

@@ -1,0 +1,180 @@
+"""Real processes: the tutorial's loop on 1, 2 and 3 replicas is one run, and so it is across restarts between them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import swell.compat.adaptdl as adaptdl
+from swell.compat.adaptdl.session import session
+from tests.compat.adaptdl.scenario import loader, mean_loss, open_run, weights
+from tests.job.scenario import largest_relative_error
+from tests.workers import run_processes
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "adaptdl" / "adaptdl.json").read_text())
+EPOCHS = 2
+
+
+def program(stop_at: tuple[int, str, int] | None, settings: dict[str, Any]) -> dict[str, Any]:
+    """A user's script: train, evaluate, count; rank 0 is asked to stop in the given loop after so many batches."""
+    torch.manual_seed(7)
+    # A rule that asks for no moments: those of one replica and of three are not measured alike.
+    model, optimizer, wrapped = open_run(scaling_rule=adaptdl.torch.scaling_rules.LinearScale())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.7)
+    wrapped.lr_scheduler = scheduler
+    data, judged = loader(41, shuffle=True), loader(13, batch_size=4)
+    if settings:
+        data.autoscale_batch_size(**settings)
+    rows: list[tuple[int, str, list[int]]] = []
+    batches: list[int] = []
+    shown: list[tuple[float, float]] = []
+    code = None
+    try:
+        for epoch in adaptdl.torch.remaining_epochs_until(EPOCHS):
+            for name, source in (("train", data), ("test", judged)):
+                stats = adaptdl.torch.Accumulator()
+                wrapped.train(name == "train")
+                for batch, (x, y, index) in enumerate(source):
+                    rows.append((epoch, name, index.tolist()))
+                    if (epoch, name, batch) == stop_at and session().collective.rank == 0:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    with torch.set_grad_enabled(name == "train"):
+                        loss = mean_loss(wrapped, x, y)
+                    if name == "train":
+                        optimizer.zero_grad()
+                        loss.backward()
+                        optimizer.step()
+                        batches.append(data.current_batch_size)
+                    stats["samples"] += len(y)
+                    stats["sum"] += float(y.sum())
+                with stats.synchronized():
+                    shown.append((stats["samples"], stats["sum"]))
+            scheduler.step()
+    except SystemExit as ended:
+        code = ended.code
+    lr, found = optimizer.param_groups[0]["lr"], weights(model)
+    adaptdl.close()
+    return {"rows": rows, "code": code, "weights": found, "lr": lr, "shown": shown, "batches": batches}
+
+
+def samples(parts: list[list[dict[str, Any]]]) -> dict[tuple[int, str], list[int]]:
+    found: dict[tuple[int, str], list[int]] = {}
+    for part in parts:
+        for replica in part:
+            for epoch, name, index in replica["rows"]:
+                found.setdefault((epoch, name), []).extend(index)
+    return {key: sorted(value) for key, value in found.items()}
+
+
+@pytest.mark.distributed
+def test_one_run_goes_on_over_restarts_with_other_numbers_of_replicas_in_the_middle_of_loops(tmp_path: Path) -> None:
+    (alone,) = run_processes(1, program, None, {})
+    history: list[tuple[int, Any]] = [(2, (0, "train", 2)), (3, (0, "test", 1)), (1, (1, "train", 1)), (3, None)]
+    environ = {"ADAPTDL_CHECKPOINT_PATH": str(tmp_path)}
+    parts = [run_processes(n, program, stop, {}, environ=environ) for n, stop in history]
+    assert [[replica["code"] for replica in part] for part in parts[:3]] == [[143] * 2, [143] * 3, [143]]
+    assert samples(parts) == {
+        (e, name): list(range(n)) for e in range(EPOCHS) for name, n in [("train", 41), ("test", 13)]
+    }
+    for replica in parts[-1]:
+        assert replica["code"] is None and replica["lr"] == pytest.approx(alone["lr"], rel=1e-12)
+        assert largest_relative_error(replica["weights"], alone["weights"]) < 1e-9
+    blocks = {(n, round(total, 9)) for part in parts for n, total in part[0]["shown"]}
+    assert blocks == {(n, round(total, 9)) for n, total in alone["shown"]}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("accumulation", [False, True])
+def test_replicas_agree_on_a_batch_that_grows_within_hard_bounds(accumulation: bool) -> None:
+    settings = {"max_batch_size": 35, "local_bsz_bounds": (3, 9), "gradient_accumulation": accumulation}
+    results = run_processes(3, program, None, settings)
+    sizes = {size for result in results for size in result["batches"]}
+    assert max(sizes) <= (35 if accumulation else 27)
+    assert all(len(index) <= 9 for result in results for _, name, index in result["rows"] if name == "train")
+    first = results[0]["weights"]
+    assert all(largest_relative_error(result["weights"], first) < 1e-12 for result in results)
+
+
+def golden_data() -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.linspace(-1, 1, 96, dtype=torch.float64).reshape(32, 3).sin()
+    return x, (x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)) + 0.3 * (torch.arange(32) % 3)
+
+
+def golden_run() -> dict[str, Any]:
+    replicas = int(os.environ.get("WORLD_SIZE", "1"))
+    x, y = golden_data()
+    # The original deals samples out in turn, swell in runs: put in this order, each replica gets what it got there.
+    order = torch.arange(32).reshape(4, 8 // replicas, replicas).transpose(1, 2).flatten()
+    model = torch.nn.Linear(3, 1).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.7)
+    adaptdl.torch.init_process_group("gloo")
+    wrapped = adaptdl.torch.AdaptiveDataParallel(model, optimizer, scheduler)
+    data = adaptdl.torch.AdaptiveDataLoader(TensorDataset(x[order], y[order]), batch_size=8, drop_last=True)
+    for _ in adaptdl.torch.remaining_epochs_until(3):
+        for inputs, targets in data:
+            optimizer.zero_grad()
+            ((wrapped(inputs).squeeze(-1) - targets) ** 2).mean().backward()
+            optimizer.step()
+        scheduler.step()
+    found = {
+        "weights": [v for p in model.parameters() for v in p.detach().flatten().tolist()],
+        "lr": optimizer.param_groups[0]["lr"],
+        "gain": wrapped.gain,
+        "progress": wrapped.gns.get_progress(),
+        "sqr": wrapped.gns.sqr_avg(),
+        "var": wrapped.gns.var_avg(),
+    }
+    adaptdl.close()
+    return found
+
+
+def test_a_run_on_one_replica_gives_the_originals_numbers() -> None:
+    found, theirs = golden_run(), GOLDEN["runs"]["1"]
+    assert found["weights"] == pytest.approx(theirs["weights"], rel=1e-9)
+    assert (found["lr"], found["gain"], found["progress"]) == pytest.approx((theirs["lr"], 1.0, 12.0), rel=1e-12)
+
+
+@pytest.mark.distributed
+def test_on_two_replicas_it_gives_what_the_original_gave_on_one() -> None:
+    found, theirs = run_processes(2, golden_run)[0], GOLDEN["runs"]
+    # The original took its first step for one of twice the batch, with a learning rate to match.
+    assert theirs["2"]["progress"] > 12 and theirs["2"]["weights"] != pytest.approx(theirs["1"]["weights"], rel=1e-6)
+    assert found["weights"] == pytest.approx(theirs["1"]["weights"], rel=1e-9) and found["progress"] == 12
+    signal, noise = moments_by_hand()
+    assert found["sqr"] == pytest.approx(sum(signal) / 12, rel=0.01)
+    assert found["var"] == pytest.approx(sum(noise) / 12, rel=0.05)
+    assert theirs["2"]["sqr"] == pytest.approx((sum(signal) + signal[0]) / 13, rel=0.01)  # the first counted twice
+
+
+def moments_by_hand() -> tuple[list[float], list[float]]:
+    """Signal and variance of each step of the golden run on two replicas, from their two gradients."""
+    x, y = golden_data()
+    parameters = [torch.full((1, 3), 0.1).double(), torch.full((1,), 0.1).double()]
+    optimizer = torch.optim.SGD([p.requires_grad_() for p in parameters], lr=0.05, momentum=0.5)
+    signal, noise = [], []
+    for step in range(12):
+        optimizer.param_groups[0]["lr"] = 0.05 * 0.7 ** (step // 4)
+        parts = []
+        for rank in range(2):
+            rows = torch.arange(step % 4 * 8 + rank, step % 4 * 8 + 8, 2)
+            loss = ((torch.nn.functional.linear(x[rows], *parameters).squeeze(-1) - y[rows]) ** 2).mean()
+            parts.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)]))
+        whole = (parts[0] + parts[1]) / 2
+        small, big = sum(float(part @ part) for part in parts) / 2, float(whole @ whole)
+        signal.append(2 * big - small)
+        noise.append(small - big)
+        for parameter, gradient in zip(parameters, whole.split([3, 1]), strict=True):
+            parameter.grad = gradient.reshape(parameter.shape).clone()
+        optimizer.step()
+    return signal, noise

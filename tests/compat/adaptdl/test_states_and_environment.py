@@ -1,0 +1,127 @@
+"""The user's own states, collectives, variables, and what importing does: nothing."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+import torch
+
+import swell.compat.adaptdl as adaptdl
+from swell.compat.adaptdl.session import address_of
+from swell.errors import CheckpointError, ConfigError, LoopError
+from tests.compat.adaptdl.scenario import loader, open_run, train
+
+
+class Counter(adaptdl.checkpoint.State):
+    def __init__(self, name: str = "counter") -> None:
+        super().__init__(name)
+        self.value, self.synced = 0, 0
+
+    def save(self, fileobj: BinaryIO) -> None:
+        pickle.dump(self.value, fileobj)
+
+    def load(self, fileobj: BinaryIO) -> None:
+        self.value = pickle.load(fileobj)
+
+    def sync(self) -> None:
+        self.synced += 1
+
+
+def test_a_state_comes_back_and_can_be_saved_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADAPTDL_CHECKPOINT_PATH", str(tmp_path))
+    values = []
+    for _ in range(3):  # the same number of restarts each time: the original could save only once
+        _, optimizer, wrapped = open_run()
+        counter = Counter()
+        values.append((adaptdl.checkpoint.load_state(counter), counter.value))
+        train(wrapped, optimizer, loader())
+        for _ in range(2):
+            counter.value += 1
+            adaptdl.checkpoint.save_all_states()
+        assert counter.synced == 2
+        adaptdl.close()
+    assert values == [(False, 0), (True, 2), (True, 4)]
+
+
+def test_names_are_unique_and_nothing_is_saved_before_there_is_something() -> None:
+    Counter()
+    with pytest.raises(ValueError, match="counter"):
+        Counter()
+    with pytest.raises(LoopError, match="before training began"):
+        adaptdl.checkpoint.save_all_states()
+
+
+def test_one_state_can_be_written_to_a_folder_of_its_own(tmp_path: Path) -> None:
+    counter = Counter()
+    counter.value = 5
+    adaptdl.checkpoint.save_state(counter, tmp_path / "there")
+    assert pickle.loads((tmp_path / "there" / "counter").read_bytes()) == 5 and counter.synced == 1
+    with pytest.raises(ConfigError, match="slashes"):
+        adaptdl.checkpoint.save_state(Counter("a/b"), tmp_path)
+
+
+def test_values_are_reduced_and_broadcast_but_never_code() -> None:
+    assert adaptdl.collective.allreduce({"a": 1}, lambda a, b: {**a, **b}) == {"a": 1}
+    assert adaptdl.collective.allreduce_async(3).result() == 3
+    assert adaptdl.collective.broadcast([1, torch.ones(1)])[0] == 1
+    adaptdl.collective.initialize()
+    with pytest.raises(CheckpointError, match="cannot hold"):
+        adaptdl.collective.broadcast(Counter)
+    adaptdl.collective.teardown()
+
+
+def test_variables_are_read_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = adaptdl.env
+    assert (env.replica_rank(), env.num_replicas(), env.num_nodes(), env.num_restarts()) == (0, 1, 1, 0)
+    assert (env.checkpoint_path(), env.share_path(), env.job_id(), env.supervisor_url()) == (None,) * 4
+    assert (env.master_addr(), env.master_port(), env.adaptdl_sched_version(), env.from_ray()) == (
+        "0.0.0.0", 0, None, False,
+    )  # fmt: skip
+    for name, value in {"REPLICA_RANK": 3, "NUM_REPLICAS": 8, "MASTER_PORT": 47000, "NUM_RESTARTS": 2}.items():
+        monkeypatch.setenv(f"ADAPTDL_{name}", str(value))
+    monkeypatch.setenv("ADAPTDL_JOB_ID", "ns/name")
+    monkeypatch.setenv("ADAPTDL_TUNE_TRIAL_SCHED", "true")
+    assert (env.replica_rank(), env.num_replicas(), env.master_port(), env.num_restarts()) == (3, 8, 47000, 2)
+    assert env.num_nodes() == 1, "eight replicas are not eight machines"
+    assert (env.job_id(), env.from_ray()) == ("ns/name", True)
+    monkeypatch.setenv("ADAPTDL_NUM_REPLICAS", "many")
+    with pytest.raises(ConfigError, match="ADAPTDL_NUM_REPLICAS is 'many'"):
+        env.num_replicas()
+
+
+def test_addresses_are_understood_with_ipv6_and_nonsense_is_not() -> None:
+    assert address_of("tcp://10.0.0.1:47000") == ("10.0.0.1", 47000)
+    assert address_of("tcp://[::1]:47000") == ("::1", 47000)
+    with pytest.raises(ConfigError, match="tcp://host:port"):
+        address_of("file:///tmp/x")
+
+
+def test_several_replicas_need_a_port_to_meet_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADAPTDL_NUM_REPLICAS", "2")
+    with pytest.raises(ConfigError, match="port"):
+        adaptdl.torch.init_process_group("gloo")
+    with pytest.raises(ConfigError, match="rank"):
+        adaptdl.torch.init_process_group("gloo", rank=2, world_size=2)
+
+
+def test_importing_changes_no_signal_and_no_logging() -> None:
+    code = (
+        "import signal, logging\n"
+        "before = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)]\n"
+        "import swell.compat.adaptdl as adaptdl\n"
+        "adaptdl.torch, adaptdl.goodput, adaptdl.AdaptDLTorchTrainer\n"
+        "assert before == [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)]\n"
+        "assert not logging.getLogger().handlers\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_unknown_names_are_told() -> None:
+    missing: Any = "torchx"
+    with pytest.raises(AttributeError, match="it offers"):
+        getattr(adaptdl, missing)
