@@ -78,7 +78,7 @@ def fit(points: Sequence[StepSummary], prior: Params | None = None) -> Fit:
     """The law that fits these measurements best, by bounded robust least squares of the logarithms of times.
 
     Priors stand in for what was not seen, and fade as points come in: with one micro-batch size, half of the computing
-    time is constant; exchange between nodes is slower than within one; each further replica adds a twentieth of the
+    time is constant; exchange between nodes is slower than within one; each further replica adds a fiftieth of the
     first exchange; the update takes a fiftieth of a micro-batch. ``prior`` puts known constants in their place, say
     those of an earlier run on such machines. Takes a few milliseconds. ``ConfigError`` where no step was measured.
 
@@ -190,7 +190,7 @@ def _prior(steps: np.ndarray, computing_s: np.ndarray, known: Params | None) -> 
         return to_theta(known), np.eye(8) / np.array([0.5] * 7 + [1.0])
     least = steps[:, 0] == steps[:, 0].min()  # the smallest world, where the exchange adds least to the computing
     time, micro = (float(np.exp(np.mean(np.log(x[least])))) for x in (computing_s, steps[:, 2]))
-    exchange, between, further = math.log(time / 5), math.log(2), math.log(1 / 20)
+    exchange, between, further = math.log(time / 5), math.log(2), math.log(1 / 50)
     centre = np.zeros(8)
     centre[0], centre[1], centre[6], centre[7] = (
         math.log(time / 2),
@@ -205,8 +205,8 @@ def _prior(steps: np.ndarray, computing_s: np.ndarray, known: Params | None) -> 
         ({2: 1}, 2.0),
         ({4: 1}, 2.0),
         ({4: 1, 2: -1}, 1.0),  # between nodes about twice as slow as within one, so either speaks for the other
-        ({3: 1, 2: -1}, 1.5),
-        ({5: 1, 4: -1}, 1.5),
+        ({3: 1, 2: -1}, 1.0),
+        ({5: 1, 4: -1}, 1.0),
         ({6: 1}, 1.5),
         ({7: 1}, 1.5),
     )
