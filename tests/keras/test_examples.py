@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "keras"
 ARGUMENTS = {
     "digits": ("--limit", "128", "--epochs", "1"),
-    "resnet": ("--limit", "96", "--epochs", "1", "--blocks", "1"),
+    "resnet": ("--limit", "144", "--epochs", "1", "--blocks", "1"),
 }
 
 

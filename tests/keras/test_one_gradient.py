@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import swell.keras
+from swell.core.types import Factors
+from swell.integrations.keras.control import control
 from tests.keras.toy import BACKEND, data, difference, loss, model, train_whole
 
 OPTIMIZERS = {
@@ -61,21 +63,27 @@ def test_a_model_compiled_by_xla_does_the_same():
     assert difference(made.get_weights(), train_whole(model(), "sgd", x, y, 12)) < 2e-6
 
 
-def test_in_double_precision_the_gradient_is_exact():
-    before = keras.config.floatx(), keras.config.dtype_policy()
+def test_in_double_precision_the_gradient_that_reaches_the_optimizer_is_exact():
     if BACKEND == "jax":
         import jax
 
         jax.config.update("jax_enable_x64", True)
+    before = keras.config.floatx()
     try:
-        keras.config.set_floatx("float64")
-        keras.config.set_dtype_policy("float64")
-        x, y = data(23)
-        made, _ = fitted(23, keras.optimizers.SGD(1.0), x, y, micro=7)
-        assert difference(made.get_weights(), train_whole(model(), keras.optimizers.SGD(1.0), x, y, 23)) < 1e-12
+        keras.config.set_floatx("float64")  # Keras's own losses divide in single precision, so gradients are given
+        sizes = [7, 7, 7, 2]
+        gradients = np.random.default_rng(0).normal(size=(4, 5))
+        variable = keras.Variable(np.zeros(5))
+        optimizer = swell.keras.ElasticOptimizer(keras.optimizers.SGD(1.0))
+        optimizer.build([variable])
+        optimizer.tell(control([size / 23 for size in sizes], Factors(), effective_step=1.0))
+        for gradient in gradients:
+            assert not np.any(keras.ops.convert_to_numpy(variable.value))
+            optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])
+        expected = -np.asarray(sizes) @ gradients / 23
+        assert difference([keras.ops.convert_to_numpy(variable.value)], [expected]) < 1e-12
     finally:
-        keras.config.set_floatx(before[0])
-        keras.config.set_dtype_policy(before[1])
+        keras.config.set_floatx(before)
         if BACKEND == "jax":
             jax.config.update("jax_enable_x64", False)
 

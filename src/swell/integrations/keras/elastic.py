@@ -22,6 +22,7 @@ from swell.integrations.keras.conductor import Conductor, Step
 from swell.integrations.keras.control import PLAIN, Control, control
 from swell.integrations.keras.devices import devices_of, processes
 from swell.integrations.keras.optimizer import ElasticOptimizer
+from swell.integrations.keras.refusals import refuse_loss_scale, refuse_options, refuse_sums, require_matching
 from swell.integrations.keras.sources import as_source
 from swell.policies import as_policy
 from swell.rules import as_rule, auto, suits
@@ -82,7 +83,6 @@ class Elastic(keras.callbacks.Callback):
         self._world: Any = None
         self._step: Step | None = None
         self._passes_left = 0
-        self._told: Control = PLAIN
         self._began_s = 0.0
         self._quiet: Any = None
         self._restored = False
@@ -91,8 +91,7 @@ class Elastic(keras.callbacks.Callback):
 
     def optimizer(self, inner: Any) -> ElasticOptimizer:
         """Wrap an optimizer, given as Keras takes it: an object, a name such as ``"adam"``, a configuration dict."""
-        with warnings.catch_warnings():
-            wrapped = ElasticOptimizer(inner, measured=self._every is not None)
+        wrapped = ElasticOptimizer(inner, measured=self._every is not None)
         self._world = processes()
         self.rule = self._rule_for(wrapped.inner)
         wrapped.follow(self.rule, preconditioned=needs_preconditioned(self.rule), exchange=self._world)
@@ -141,14 +140,7 @@ class Elastic(keras.callbacks.Callback):
         """
         if not getattr(model, "compiled", False):
             raise LoopError("the model is not compiled. Call model.compile(optimizer=..., loss=...) first.")
-        refused = {"batch_size", "steps_per_epoch", "class_weight", "validation_split"} & {
-            name for name, value in options.items() if value
-        }
-        if refused:
-            raise ConfigError(
-                f"elastic.fit does not take {', '.join(sorted(refused))}: the batch is Elastic(batch=...), an epoch is "
-                "every sample once, class weights are given as sample_weight, and validation data as validation_data."
-            )
+        refuse_options(options)
         if not isinstance(model.optimizer, ElasticOptimizer):
             self._wrap(model)
         elif model.optimizer is not self._optimizer:
@@ -162,8 +154,7 @@ class Elastic(keras.callbacks.Callback):
         return model.fit(self.data(x, y, **chosen), callbacks=callbacks, **options)
 
     def _wrap(self, model: Any) -> None:
-        if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
-            _refuse_loss_scale()
+        refuse_loss_scale(model.optimizer)
         strategy = getattr(model, "distribute_strategy", None)  # TensorFlow's; variables belong in its scope
         if strategy is not None:
             with strategy.scope():
@@ -219,7 +210,7 @@ class Elastic(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         conductor, optimizer = self._ready()
-        _refuse_sums(self.model.loss)
+        refuse_sums(self.model.loss)
         self._build()
         self._restore()
         conductor.iterations = int(keras.ops.convert_to_numpy(optimizer.iterations)) - conductor.step
@@ -316,10 +307,7 @@ class Elastic(keras.callbacks.Callback):
 
     def _tell(self, told: Control) -> None:
         _, optimizer = self._ready()
-        if told != self._told and not optimizer.on_host:
-            live.write(self.model, optimizer._control, told.numbers())
-        optimizer.tell(told)
-        self._told = told
+        optimizer.tell(told, lambda variable, value: live.write(self.model, variable, value))
 
     def _figures(self) -> dict[str, float]:
         conductor, _ = self._ready()
@@ -337,21 +325,10 @@ class Elastic(keras.callbacks.Callback):
             conductor.replicas, conductor.rank = self._world.size, self._world.rank
 
     def _ready(self) -> tuple[Conductor, ElasticOptimizer]:
-        model = self.model
-        if model is not None and isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
-            _refuse_loss_scale()
-        if self._optimizer is None or (model is not None and model.optimizer is not self._optimizer):
-            raise LoopError(
-                "the model was not compiled with this Elastic's optimizer. Compile it with "
-                "model.compile(optimizer=elastic.optimizer('adam'), ...), or call elastic.fit(model, x, y)."
-            )
-        if self._conductor is None:
+        if self.model is not None:
+            require_matching(self.model, self._optimizer)
+        if self._conductor is None or self._optimizer is None:
             raise LoopError("fit was not given elastic.data. Call model.fit(elastic.data(x, y), callbacks=[elastic]).")
-        if model is not None and model.steps_per_execution != 1:
-            raise ConfigError(
-                f"the model was compiled with steps_per_execution={model.steps_per_execution}, which would run past "
-                "the end of a global batch. Compile it with steps_per_execution=1."
-            )
         return self._conductor, self._optimizer
 
     def _rule_for(self, inner: Any) -> Rule:
@@ -390,18 +367,3 @@ class Elastic(keras.callbacks.Callback):
             conductor.load_state_dict(state)
             complete = conductor.ledger.remaining == 0
             self.model._initial_epoch = conductor.ledger.epoch + (1 if complete else 0)
-
-
-def _refuse_sums(loss: Any) -> None:
-    if any(getattr(one, "reduction", None) == "sum" for one in keras.tree.flatten(loss)):
-        raise ConfigError(
-            "a loss with reduction='sum' adds up within a pass, and its gradient would depend on how a global batch is "
-            "cut. Use reduction='sum_over_batch_size' and a learning rate multiplied by the batch."
-        )
-
-
-def _refuse_loss_scale() -> None:
-    raise ConfigError(
-        "Keras wrapped the optimizer in a LossScaleOptimizer, as it does for mixed_float16; it skips single passes, "
-        "which would leave a global batch incomplete. Train in mixed_bfloat16, or compile with auto_scale_loss=False."
-    )

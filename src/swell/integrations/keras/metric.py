@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 from keras import ops
 
 _SECOND_MOMENTS = ("_velocities", "_accumulated_grads", "_accumulators")  # Adam and RMSprop, Adadelta, Adagrad
@@ -20,6 +21,11 @@ def squared_norms(inner: Any, gradients: list[Any], variables: list[Any], *, pre
 
     ``v`` is bias-corrected where the optimizer corrects it. Sums are made in float32 or better.
     """
+    if keras.backend.backend() == "torch" and not preconditioned:
+        from swell.integrations.keras.torch_gradients import squared_norm
+
+        total = squared_norm(gradients)
+        return [total, ops.zeros_like(total)]
     plain, metric = [], []
     moments = next((found for name in _SECOND_MOMENTS if (found := getattr(inner, name, None))), None)
     for gradient, variable in zip(gradients, variables, strict=True):

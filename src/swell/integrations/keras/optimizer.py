@@ -3,6 +3,7 @@
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -59,7 +60,7 @@ class ElasticOptimizer(keras.optimizers.Optimizer):
         variables = list(variables)
         self._check_super_called()
         wide = "float64" if keras.config.floatx() == "float64" else "float32"
-        with self._creation():
+        with keras.name_scope(self.name):
             self._control = self._add_small((len(NAMES),), wide, "control")
             self._control.assign(np.asarray(self._told.numbers()))
             self._place = self._add_small((), "int32", "place")
@@ -69,9 +70,6 @@ class ElasticOptimizer(keras.optimizers.Optimizer):
             if not self.inner.built:
                 self.inner.build(variables)
         super().build(variables)
-
-    def _creation(self) -> Any:
-        return keras.name_scope(self.name)
 
     def _add_small(self, shape: tuple[int, ...], dtype: str, name: str) -> Any:
         return self.add_variable(shape, dtype=dtype, name=name, aggregation="only_first_replica")
@@ -90,7 +88,7 @@ class ElasticOptimizer(keras.optimizers.Optimizer):
             self.build(variables)
         pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
         if not pairs:
-            return
+            raise ConfigError("no variable has a gradient. Compile the model with a loss that depends on its weights.")
         gradients, variables = [ops.convert_to_tensor(g) for g, _ in pairs], [v for _, v in pairs]
         if keras.backend.backend() == "tensorflow":
             from swell.integrations.keras.tensorflow_replicas import across_replicas
@@ -121,16 +119,16 @@ class ElasticOptimizer(keras.optimizers.Optimizer):
         if self.measured:
             squares = squared_norms(self.inner, gradients, variables, preconditioned=self.preconditioned)
             self._small.assign(_weighted(self._small, ops.stack(squares), weight, first))
-        for held, gradient, variable in zip(sums, gradients, variables, strict=True):
-            if self._overwrite_variable_with_gradient(variable):
-                held.assign(gradient)
-            else:
-                held.assign(_weighted(held, gradient, weight, first))
-        self._here = 0 if self._here + 1 >= self._told.count else self._here + 1
         if self.on_host:
+            from swell.integrations.keras.torch_gradients import add
+
+            add(sums, gradients, weight=weight, first=first)
+            self._here = 0 if last else self._here + 1
             if last:
                 update(sums, variables, told)
             return
+        for held, gradient in zip(sums, gradients, strict=True):
+            held.assign(_weighted(held, gradient, weight, first))
         self._place.assign(ops.where(last, 0, place + 1))
         if keras.backend.backend() == "jax":
             self._update_stateless(last, sums, variables, told)
@@ -197,8 +195,10 @@ class ElasticOptimizer(keras.optimizers.Optimizer):
         """Whether steps run eagerly, so that weights and places are plain numbers: on torch."""
         return keras.backend.backend() == "torch"
 
-    def tell(self, told: Control) -> None:
-        """Remember, on the host, what the coming step was told."""
+    def tell(self, told: Control, write: Callable[[Any, Any], None] | None = None) -> None:
+        """Say how the coming step is laid out and scaled; ``write`` reaches a variable while ``fit`` runs."""
+        if told != self._told and not self.on_host:
+            (write or (lambda variable, value: variable.assign(value)))(self._control, np.asarray(told.numbers()))
         self._told = told
 
     def begin_step(self) -> None:
@@ -252,10 +252,10 @@ class ElasticOptimizer(keras.optimizers.Optimizer):
 def _weighted(held: Any, new: Any, weight: Any, first: Any) -> Any:
     """``weight * new``, added to what is held unless it is the first of its step."""
     weight = weight if isinstance(weight, float) else ops.cast(weight, held.dtype)
-    scaled_new = ops.cast(new, held.dtype) * weight
+    added = ops.cast(new, held.dtype) * weight
     if isinstance(first, bool):
-        return scaled_new if first else held.value + scaled_new
-    return ops.where(first, scaled_new, held.value + scaled_new)
+        return added if first else held.value + added
+    return ops.where(first, added, held.value + added)
 
 
 def _require_plain(inner: Any) -> None:

@@ -1,0 +1,56 @@
+"""What would tear a global batch apart, or leave it half done, refused before it trains."""
+
+# pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from swell.errors import ConfigError, LoopError
+
+
+def require_matching(model: Any, optimizer: Any) -> None:
+    """The model was compiled with this optimizer, in a way that runs one pass at a time."""
+    refuse_loss_scale(model.optimizer)
+    if optimizer is None or model.optimizer is not optimizer:
+        raise LoopError(
+            "the model was not compiled with this Elastic's optimizer. Compile it with "
+            "model.compile(optimizer=elastic.optimizer('adam'), ...), or call elastic.fit(model, x, y)."
+        )
+    if model.steps_per_execution != 1:
+        raise ConfigError(
+            f"the model was compiled with steps_per_execution={model.steps_per_execution}, which would run past the "
+            "end of a global batch. Compile it with steps_per_execution=1."
+        )
+
+
+def refuse_options(options: dict[str, Any]) -> None:
+    """Arguments of ``model.fit`` that mean something else here, or nothing."""
+    refused = {"batch_size", "steps_per_epoch", "class_weight", "validation_split"} & {
+        name for name, value in options.items() if value
+    }
+    if refused:
+        raise ConfigError(
+            f"elastic.fit does not take {', '.join(sorted(refused))}: the batch is Elastic(batch=...), an epoch is "
+            "every sample once, class weights are given as sample_weight, and validation data as validation_data."
+        )
+
+
+def refuse_sums(loss: Any) -> None:
+    """A loss that adds up over a pass: its gradient would depend on how a global batch is cut."""
+    if any(getattr(one, "reduction", None) == "sum" for one in keras.tree.flatten(loss)):
+        raise ConfigError(
+            "a loss with reduction='sum' adds up within a pass, and its gradient would depend on how a global batch is "
+            "cut. Use reduction='sum_over_batch_size' and a learning rate multiplied by the batch."
+        )
+
+
+def refuse_loss_scale(optimizer: Any) -> None:
+    """float16's loss scaling, which skips single passes."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise ConfigError(
+            "Keras wrapped the optimizer in a LossScaleOptimizer, as it does for mixed_float16; it skips single "
+            "passes, which would leave a global batch incomplete. Train in mixed_bfloat16, or compile with "
+            "auto_scale_loss=False."
+        )
