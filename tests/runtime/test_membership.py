@@ -271,7 +271,28 @@ def test_whoever_does_not_stop_in_time_is_killed() -> None:
     for _ in range(7):
         if run.ended is None:
             run.tick(1.0)
+    assert run.ended == 128 + 9, "nobody said that anything was saved"
+
+
+def test_members_that_have_saved_may_go_one_after_the_other() -> None:
+    run = settled(target=3)
+    run.do(run.members.stop("swell stop", run.now))
+    run.exit(1, EXIT_RESUME)
+    run.tick(1.0)
+    assert len(run.generations) == 1, "those still saving are not disturbed"
+    run.do(run.members.left(2, 1, run.now))
+    assert run.workers[2].released, "there is nobody to form a world with"
+    run.exit(2, 0)
+    run.exit(3, EXIT_RESUME)
     assert run.ended == EXIT_RESUME
+
+
+def test_a_failure_while_saving_is_not_called_a_clean_stop() -> None:
+    run = settled(target=2)
+    run.do(run.members.stop("swell stop", run.now))
+    run.exit(1, 1)
+    run.exit(2, EXIT_RESUME)
+    assert run.ended == 1
 
 
 def test_the_end_of_training_ends_the_run_and_sends_newcomers_home() -> None:

@@ -92,7 +92,7 @@ def test_workers_deaf_to_notices_are_killed_at_the_deadline(tmp_path: Path) -> N
     with SupervisedRun.of(tmp_path, "--workers", "2", WORKER, "deaf") as run:
         formed(run, [1, 2])
         run.ask("stop", grace_s=0.5)
-        assert run.end() == 143
+        assert run.end() == 137  # nothing was saved
         assert run.terminal().count("did not go before its deadline") == 2
 
 

@@ -58,6 +58,8 @@ class Membership:
         self._code: int | None = None  # of a failure; the run is being ended
         self._stop_code = EXIT_RESUME
         self._finish_code = 0
+        self._saved = False  # whether a worker said so by its exit code
+        self._unsaved: list[int] = []  # how those ended that failed or were killed on their way out
         self._names = 0
         self._incident = 0  # workers named up to here belong to the last incident
         self._futile = 0  # generations in a row that could not be formed, though nobody died
@@ -172,6 +174,7 @@ class Membership:
         if worker is None:
             return []
         actions: list[Action] = []
+        self._saved |= code == EXIT_RESUME
         if worker.phase == "dismissed":
             actions.append(Log(f"worker {member} has left"))
         elif code == 0 and (worker.phase == "done" or member in self.generation.members or not self.generation.number):
@@ -181,6 +184,8 @@ class Membership:
         elif self.stopping or self.finishing:
             if code not in (0, EXIT_RESUME):
                 actions.append(Log(f"worker {member} {_ended(code)} on its way out"))
+                if self.stopping and worker.formed:
+                    self._unsaved.append(code)
             if code > 0 and self.finishing:
                 self._finish_code = code
         elif self._code is None:
@@ -272,15 +277,14 @@ class Membership:
             return []
         if not self.workers and (self._code is not None or self.finishing or self.stopping):
             self.over = True
-            code = self._code if self._code is not None else self._finish_code if self.finishing else self._stop_code
-            return [End(code)]
+            return [End(self._final_code())]
         if self._code is not None:
             return []
         newest, workers = self.generation, list(self.workers.values())
         actions: list[Action] = []
-        if self.finishing:
+        if self.finishing or (self.stopping and self._saved):  # the members are on their way out, each at its own pace
             idle = [w for w in workers if w.member not in newest.members or w.left == newest.number]
-            return [action for worker in idle for action in self._release(worker, "the run has finished")]
+            return [action for worker in idle for action in self._release(worker, "the run has ended")]
         if self.stopping:
             # Only those that never joined: a spare that did may be all that is left when the members are lost.
             idle = [w for w in workers if w.member not in newest.members and not w.formed]
@@ -288,6 +292,14 @@ class Membership:
         else:
             actions += self._to_target(now)
         return [*actions, *self._announce(now)]
+
+    def _final_code(self) -> int:
+        if self._code is not None:
+            return self._code
+        if self.finishing:
+            return self._finish_code
+        failed = [code for code in self._unsaved if code > 0 or not self._saved]
+        return _status(failed[0]) if failed else self._stop_code
 
     def _to_target(self, now: float) -> list[Action]:
         actions: list[Action] = []
