@@ -28,11 +28,22 @@ class Elasticity:
             notices = Notices() if listens else False
         self._notices = notices if isinstance(notices, Notices) else None
         self._joined = False
+        self._passed_on = False  # whether a notice to this replica is somebody else's to act on
 
     def notice(self) -> Notice | None:
-        """Whether this replica was asked to stop."""
-        told = self._job._world.notice()
-        return told if told is not None or self._notices is None else self._notices.notice()
+        """Whether the run was asked to stop.
+
+        A signal to this replica alone is passed on to whoever keeps the run up: the others may go on without it, and
+        the world is then formed anew.
+        """
+        world = self._job._world
+        told = world.notice()
+        if told is not None or self._notices is None:
+            return told
+        own = self._notices.notice()
+        if own is not None and not self._passed_on:
+            self._passed_on = world.leave(own.source)
+        return None if self._passed_on else own
 
     def join(self) -> None:
         """Before the first step: enter the world, agree with the others, and go on from where the run stands."""
