@@ -37,10 +37,10 @@ def load_mnist(limit=None):
 
 
 def sizes(samples, epochs, minibatch):
-    """A spot market: many machines, few, many again. Whole minibatches, at most an eighth of the data set."""
-    largest = max(samples // 8 // minibatch, 2)
+    """A spot market: many machines, few, many again. Whole minibatches, at most a sixteenth of the data set."""
+    largest = max(samples // 16 // minibatch, 2)
     steps = np.arange(epochs * samples // minibatch)
-    available = 0.5 - 0.5 * np.cos(2 * np.pi * steps / 60)
+    available = 0.5 - 0.5 * np.cos(2 * np.pi * steps / 24)
     return (minibatch * np.maximum(1, np.round(largest * available))).astype(int)
 
 

@@ -20,9 +20,8 @@ from tests.compat.fairscale.loop import accumulate, loss_of, problem, train
 
 
 def made(net: nn.Module, **arguments: Any) -> AdaScale:
-    return AdaScale(
-        torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9), **{"num_gradients_to_accumulate": 2} | arguments
-    )
+    settings: dict[str, Any] = {"num_gradients_to_accumulate": 2} | arguments
+    return AdaScale(torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9), **settings)
 
 
 def saved(optimizer: AdaScale) -> dict[str, Any]:

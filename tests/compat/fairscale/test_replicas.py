@@ -156,4 +156,4 @@ def sharded(collective: Any) -> str:
 
 def test_sharded_parameters_are_refused_instead_of_never_being_measured() -> None:
     for answer in run_workers(2, sharded):
-        assert "swell.Job" in answer
+        assert "DistributedDataParallel" in answer

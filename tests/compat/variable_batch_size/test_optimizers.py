@@ -85,7 +85,11 @@ def test_each_rule_sets_its_learning_rate_and_puts_the_users_back(kind: Any, fac
 
 def test_summing_with_the_rate_of_a_minibatch_is_the_linear_rule_where_nothing_else_differs() -> None:
     results = []
-    for kind, extra in ((vbs.LinearRuleOptimizer, {}), (vbs.LinearRuleMomentumOptimizer, {"weight_decay": 0.0})):
+    ways: list[tuple[Any, dict[str, Any]]] = [
+        (vbs.LinearRuleOptimizer, {}),
+        (vbs.LinearRuleMomentumOptimizer, {"weight_decay": 0.0}),
+    ]
+    for kind, extra in ways:
         net, data = problem()
         sampler = vbs.CustomSampler(data, trace=[64, 192], minibatch_size=32)
         train(net, data, sampler, kind(torch.optim.SGD(net.parameters(), lr=0.01), sampler, 64, **extra), range(1))

@@ -20,7 +20,8 @@ TRACES = st.lists(st.integers(1, 12).map(lambda count: 8 * count), min_size=1, m
 
 
 def made(samples: int = 256, **arguments: Any) -> vbs.CustomSampler:
-    return vbs.CustomSampler(dataset_size=samples, **{"num_replicas": 1, "rank": 0, "minibatch_size": 8} | arguments)
+    settings: dict[str, Any] = {"num_replicas": 1, "rank": 0, "minibatch_size": 8} | arguments
+    return vbs.CustomSampler(dataset_size=samples, **settings)
 
 
 @given(n=st.integers(96, 300), trace=TRACES, replicas=st.integers(1, 5), epoch=st.integers(0, 2))

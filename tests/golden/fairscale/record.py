@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -32,7 +33,6 @@ def work(rank: int, replicas: int, accumulation: int, port: int, folder: str) ->
 def main() -> None:
     import tempfile
 
-    from fairscale import __version__  # pyright: ignore[reportMissingImports]
     from fairscale.optim import AdaScale  # pyright: ignore[reportMissingImports]
 
     torch.set_default_dtype(torch.float64)
@@ -42,7 +42,7 @@ def main() -> None:
             arguments = (replicas, accumulation, 29731 + number, folder)
             torch.multiprocessing.spawn(work, arguments, nprocs=replicas)
             numbers[name] = json.loads(Path(folder, "rows.json").read_text())
-    document = {"fairscale": __version__, "numbers": numbers}
+    document = {"fairscale": version("fairscale"), "numbers": numbers}
     Path(__file__).with_name("numbers.json").write_text(json.dumps(document, indent=1) + "\n")
 
 

@@ -176,7 +176,7 @@ class AdaScale(WrappingOptimizer, Leaving):
             self._finish_early(watch.micro_batches)
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and bool(found_inf):
-            self._dropped += 1
+            self._dropped += self._observation is not None
             self._start_over()
             return loss
         self._unscale()
@@ -266,7 +266,7 @@ class AdaScale(WrappingOptimizer, Leaving):
             if hasattr(parameter, "placements"):
                 raise ConfigError(
                     "a parameter is sharded (DTensor): its gradients never pass where AdaScale could measure them. "
-                    "Use swell.Job, which measures under FSDP2."
+                    "Train with DistributedDataParallel, where they pass whole."
                 )
         if self._watch is not None:
             self._watch.unwatch()

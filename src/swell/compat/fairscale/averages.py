@@ -39,7 +39,7 @@ class Averages:
 
     def updated(self, groups: Sequence[Moments], *, smoothing: float) -> Averages:
         """A copy with one more step in it."""
-        new = copy.deepcopy(self)
+        new = copy.copy(self)  # arrays are replaced, never written to
         signal = np.array([max(moments.signal, 0.0) for moments in groups])
         noise = np.array([max(moments.noise, LEAST_NOISE) for moments in groups])
         keep, take = smoothing, 1.0 - smoothing

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from swell.compat.fairscale.watch import GradientWatch
+from swell.compat.fairscale.watch import GradientWatch, stacked
 from swell.core.moments import consecutive_differences, estimate
 from swell.core.types import Moments
 
@@ -79,7 +79,8 @@ class Pairs:
             for index, (before, gradient) in enumerate(zip(self._kept, gradients, strict=True))
             if before is not None and gradient is not None
         ]
-        dot = watch.by_group(*zip(*both, strict=True)) if both else torch.zeros_like(now)
+        indices, dots = zip(*both, strict=True) if both else ((), ())
+        dot = watch.by_group(indices, stacked(dots)) if both else torch.zeros_like(now)
         return PairObservation(before=watch.norms.squares(self._kept), now=now, dot=dot, scale=scale)
 
     def unscale(self, scale: float) -> None:

@@ -75,17 +75,16 @@ class GradientWatch:
         """``|.grad|^2`` as it is now, by group."""
         return self.norms.squares([parameter.grad for parameter in self.parameters])
 
-    def by_group(self, indices: Sequence[int], figures: Sequence[Tensor]) -> Tensor:
+    def by_group(self, indices: Sequence[int], figures: Tensor) -> Tensor:
         """Figures of single parameters, summed over each group."""
-        vector = torch.stack([figure.to(figures[0]) for figure in figures])
-        groups = torch.tensor([self._group_of[index] for index in indices], device=vector.device)
-        return vector.new_zeros(self._num_groups).index_add_(0, groups, vector)
+        groups = torch.tensor([self._group_of[index] for index in indices], device=figures.device)
+        return figures.new_zeros(self._num_groups).index_add_(0, groups, figures)
 
     def _add_up(self) -> None:
         if self._arrived:
             indices, each = zip(*self._arrived, strict=True)
             self._arrived = []
-            squares = self.by_group(indices, torch._foreach_mul(each, each))
+            squares = self.by_group(indices, stacked(each).square_())
             self._squares = squares if self._squares is None else self._squares + squares
 
     def measure(self, index: int, gradient: Tensor) -> None:
@@ -98,9 +97,11 @@ class GradientWatch:
                 self.restart()
             else:
                 self.too_many = True
-        with torch.no_grad():
-            dense = gradient.coalesce().values() if gradient.is_sparse else gradient
-            self._measured[index] = torch.linalg.vector_norm(dense, dtype=WIDE.get(dense.dtype))
+        if gradient.requires_grad:  # with create_graph
+            gradient = gradient.detach()
+        if gradient.is_sparse:
+            gradient = gradient.coalesce().values()
+        self._measured[index] = torch.linalg.vector_norm(gradient, dtype=WIDE.get(gradient.dtype))
 
     def arrive(self, index: int) -> None:
         """Count the gradient that was just measured; it is in ``.grad`` now."""
@@ -120,8 +121,14 @@ class GradientWatch:
         at_end = self._at_end()
         if at_end is not None and self._arrived:
             with torch.no_grad():
-                self._add_up()
                 at_end()
+
+
+def stacked(figures: Sequence[Tensor]) -> Tensor:
+    """Single numbers as one vector, on the first one's device."""
+    if len({figure.device for figure in figures}) > 1:
+        figures = [figure.to(figures[0].device) for figure in figures]
+    return torch.stack(list(figures))
 
 
 def _measuring(watch: weakref.ref[GradientWatch], index: int) -> Callable[[Tensor], None]:

@@ -32,8 +32,10 @@ def establish(
     >>> [establish(256, 64, gpus=gpus).accumulation for gpus in (1, 2, 4)]
     [4, 2, 1]
     """
-    chosen = lay_out(global_batch_size, gpus, max_micro=max_gpu_batch_size)
-    size, steps = chosen.micro_batch, chosen.accumulation
+    steps = lay_out(global_batch_size, gpus, max_micro=max_gpu_batch_size).accumulation
+    # Every device takes as many steps as the one that needs most, which makes the batches as small as can be.
+    chosen = lay_out(global_batch_size, gpus, max_micro=max_gpu_batch_size, min_accumulation=steps)
+    size = chosen.micro_batch
     _values.update(
         plan=chosen,
         steps=steps,
