@@ -29,7 +29,7 @@ from swell.policies.goodput_trials import (
 
 _DWELL = 8  # steps at one batch before the next change, unless the user says otherwise
 _HOPE = 0.25  # the most by which a layout nobody has measured may be thought better than predicted
-_HORIZON = 1000  # base steps a run of unknown length is taken to have
+_HORIZON = 3000  # base steps a run of unknown length is taken to have
 _LONG = 16  # dwells after which half of the hysteresis will do
 _GROWTH_AUTO, _GROWTH = 2, 4  # how far beyond the largest micro-batch that was measured the next may reach
 
@@ -49,12 +49,13 @@ class Goodput:
     bounds; a number keeps to that one size (compiled models, batch norm); None sets no bound.
 
     It acts only on a noise scale that is sure of itself (``NoiseEstimate.sure``) and stays where it is until then. A
-    change must promise ``hysteresis`` more goodput (half of that after a long stay), and ``dwell`` samples must have
-    passed since the last one (eight steps unless given); a change of the world is answered at once. During the first
-    ``explore`` of the run, it may lay the same batch out in other micro-batches for a few steps, to learn what a sample
-    costs. Near its peak goodput is flat: a batch half as large again costs a percent or two. ``fewer_steps`` says what
-    halving the number of optimizer steps is worth, as a share of goodput; with 0 goodput alone decides. It does not go
-    below ``base`` unless ``shrink``, nor ever down if ``monotone``.
+    change must promise ``hysteresis`` more goodput (half of that after a long stay, a quarter while a layout is on
+    trial), and ``dwell`` samples must have passed since the last one (eight steps unless given); a change of the world
+    is answered at once. ``explore`` is the part of the run, in samples, that may go into trials: the same batch in
+    other micro-batches, to learn what a sample costs, and layouts that may be better than predicted. Near its peak
+    goodput is flat: a batch half as large again costs a percent or two. ``fewer_steps`` says what halving the number of optimizer
+    steps is worth, as a share of goodput; with 0 goodput alone decides. It does not go below ``base`` unless
+    ``shrink``, nor ever down if ``monotone``.
 
     The choice is a function of the observation alone, so a log can be replayed; ``explain`` gives its reasons.
     Reference: Qiao et al., Pollux, OSDI 2021, section 4, https://arxiv.org/abs/2008.12260
