@@ -151,9 +151,7 @@ def _ready_made(kind: type[torch_optim.Optimizer]) -> Callable[..., Any]:
         return Optimizer(kind(*args, **kwargs), steps)
 
     make.__name__ = make.__qualname__ = kind.__name__
-    make.__doc__ = (
-        f"``torch.optim.{kind.__name__}`` that steps on every ``steps``-th call; the rest is its own."
-    )
+    make.__doc__ = f"``torch.optim.{kind.__name__}`` that steps on every ``steps``-th call; the rest is its own."
     return make
 
 
