@@ -53,9 +53,9 @@ class Goodput:
     trial), and ``dwell`` samples must have passed since the last one (eight steps unless given); a change of the world
     is answered at once. ``explore`` is the part of the run, in samples, that may go into trials: the same batch in
     other micro-batches, to learn what a sample costs, and layouts that may be better than predicted. Near its peak
-    goodput is flat: a batch half as large again costs a percent or two. ``fewer_steps`` says what halving the number of optimizer
-    steps is worth, as a share of goodput; with 0 goodput alone decides. It does not go below ``base`` unless
-    ``shrink``, nor ever down if ``monotone``.
+    goodput is flat: a batch half as large again costs a percent or two. ``fewer_steps`` says what halving the number
+    of optimizer steps is worth, as a share of goodput; with 0 goodput alone decides. It does not go below ``base``
+    unless ``shrink``, nor ever down if ``monotone``.
 
     The choice is a function of the observation alone, so a log can be replayed; ``explain`` gives its reasons.
     Reference: Qiao et al., Pollux, OSDI 2021, section 4, https://arxiv.org/abs/2008.12260
