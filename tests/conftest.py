@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
@@ -12,3 +13,9 @@ settings.load_profile("swell")
 
 # Before torch is imported: workers of the test run share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Only tests are collected here; doctests would otherwise import scripts that are meant to be run as processes."""
+    beside = collection_path.suffix == ".py" and not collection_path.name.startswith(("test_", "__init__", "conftest"))
+    return True if beside else None

@@ -17,7 +17,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 FENCE = re.compile(
-    r"^(?P<indent> *)```(?:python\b|\{\.python\b)(?P<info>[^\n]*)\n(?P<code>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL
+    r"^(?P<indent> *)```(?:python\b|\{\.python\b)(?P<info>[^\n]*)\n(?P<code>.*?)^(?P=indent)```",
+    re.MULTILINE | re.DOTALL,
 )
 
 
@@ -47,5 +48,9 @@ def test_blocks_are_found_in_their_order_whatever_their_fence(tmp_path: Path) ->
         "```python\na = 1\n```\n```sh\nmake\n```\n- item\n\n    ```python\n    b = a\n    ```\n"
         "```{.python .needs-no_such_package}\nimport no_such_package\n```\n"
     )
-    assert [textwrap.dedent(block["code"]) for block in blocks(page)] == ["a = 1\n", "b = a\n", "import no_such_package\n"]
+    assert [textwrap.dedent(block["code"]) for block in blocks(page)] == [
+        "a = 1\n",
+        "b = a\n",
+        "import no_such_package\n",
+    ]
     assert [runnable(block) for block in blocks(page)] == [True, True, False]
