@@ -123,7 +123,8 @@ class Pace:
         self.step += 1
         self.progress += gain
         self.resized = False
-        self._micro_seen = made.micro_batch
+        # What was chosen: an epoch's end or a split step may have been laid out in smaller ones.
+        self._micro_seen = made.micro_batch if self._layout is None else self._layout.micro_batch
         if made.global_batch == batch:  # the short last step of an epoch tells little
             self._untimed = StepTimes(
                 replicas=made.replicas,
