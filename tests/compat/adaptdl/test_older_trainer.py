@@ -85,7 +85,7 @@ def test_one_replica_trains_with_the_default_batch_and_still_measures_the_gain(c
     model, optimizer = run_alone(trainer, clip=clip)
     assert trainer.get_local_bsz() == 8
     assert largest_relative_error(weights(model), plain(steps=6, clip=clip)) < 1e-12
-    assert type(optimizer) is SGD and optimizer.predict_gain(1.0) == 1
+    assert optimizer.predict_gain(1.0) == 1 and type(optimizer) is SGD
     assert 1 <= optimizer.predict_gain(8.0) <= 8 and trainer._trainee.noise.observations == 5  # type: ignore[union-attr]
     trainer.close()
     assert not {"step", "predict_gain", "update_scale"} & set(vars(optimizer))

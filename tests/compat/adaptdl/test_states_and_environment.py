@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ import swell.compat.adaptdl as adaptdl
 from swell.compat.adaptdl.session import address_of
 from swell.errors import CheckpointError, ConfigError, LoopError
 from tests.compat.adaptdl.scenario import loader, open_run, train
+from tests.workers import run_processes
 
 
 class Counter(adaptdl.checkpoint.State):
@@ -125,3 +128,26 @@ def test_unknown_names_are_told() -> None:
     missing: Any = "torchx"
     with pytest.raises(AttributeError, match="it offers"):
         getattr(adaptdl, missing)
+
+
+def meet(port: int) -> tuple[Any, ...]:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        os.environ[f"ADAPTDL_TEST_{name}"] = os.environ.pop(name)
+    os.environ["ADAPTDL_REPLICA_RANK"] = os.environ["ADAPTDL_TEST_RANK"]
+    os.environ["ADAPTDL_NUM_REPLICAS"] = "2"
+    os.environ["ADAPTDL_MASTER_PORT"] = str(port)
+    adaptdl.torch.init_process_group("gloo")
+    mine = {"rank": adaptdl.env.replica_rank(), "tensor": torch.full((2,), adaptdl.env.replica_rank() + 1.0)}
+    joined = adaptdl.collective.allreduce([mine])
+    largest = adaptdl.collective.allreduce(adaptdl.env.replica_rank(), max)
+    first = adaptdl.collective.broadcast(mine)
+    adaptdl.close()
+    return [each["rank"] for each in joined], [each["tensor"].tolist() for each in joined], largest, first["rank"]
+
+
+@pytest.mark.distributed
+def test_replicas_meet_by_adaptdls_own_variables_and_exchange_plain_values() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    assert run_processes(2, meet, port) == [([0, 1], [[1.0, 1.0], [2.0, 2.0]], 1, 0)] * 2

@@ -24,7 +24,7 @@ POINTS = [(128, 0), (256, 1), (300, 3)]
 
 
 def goodput() -> list[dict]:
-    from adaptdl.goodput import GoodputFunction, GradParams, PerfParams
+    from adaptdl.goodput import GoodputFunction, GradParams, PerfParams  # pyright: ignore[reportMissingImports]
 
     rows = []
     for perf in PERF:
@@ -47,7 +47,7 @@ def goodput() -> list[dict]:
 
 
 def optimum() -> list[dict]:
-    from adaptdl.goodput import GoodputFunction, GradParams, PerfParams
+    from adaptdl.goodput import GoodputFunction, GradParams, PerfParams  # pyright: ignore[reportMissingImports]
 
     rows = []
     for perf in PERF:
@@ -71,7 +71,7 @@ def optimum() -> list[dict]:
 
 
 def fitted() -> dict:
-    from adaptdl.goodput import GoodputFunction, GradParams, PerfParams, fit_perf_params
+    from adaptdl.goodput import GoodputFunction, GradParams, PerfParams, fit_perf_params  # pyright: ignore[reportMissingImports]
 
     true = PerfParams(*PERF[1])
     fun = GoodputFunction(true, GradParams(0.0, 1.0), 16)
@@ -86,7 +86,7 @@ def fitted() -> dict:
 
 
 def sampled() -> list[dict]:
-    from adaptdl.torch.data import ElasticSampler
+    from adaptdl.torch.data import ElasticSampler  # pyright: ignore[reportMissingImports]
 
     rows = []
     for size, replicas, index in [(12, 1, 0), (12, 3, 0), (12, 2, 4), (20, 4, 8)]:
@@ -100,7 +100,7 @@ def sampled() -> list[dict]:
 
 def train() -> None:
     """One replica of a small run: no shuffling, so that any library sees the same samples in each step."""
-    import adaptdl.torch
+    import adaptdl.torch  # pyright: ignore[reportMissingImports]
     import torch
     from torch.utils.data import TensorDataset
 

@@ -131,8 +131,9 @@ class Session:
         return job
 
     def _agreed_seed(self) -> int:
-        mine = torch.initial_seed() & (2**63 - 1)
-        return int(self.collective.gather_text(str(mine))[0])
+        """Rank 0's ``torch.manual_seed``; 0 where nobody called that, and torch drew 64 bits of its own."""
+        drawn = torch.initial_seed()
+        return int(self.collective.gather_text(str(drawn if 0 <= drawn < 2**32 else 0))[0])
 
     def sync_states(self) -> None:
         """Bring accumulators and the user's states together; every replica calls it."""
