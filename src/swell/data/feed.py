@@ -76,11 +76,12 @@ class Feed:
         if persistent_workers and num_workers == 0:
             raise ConfigError("persistent_workers=True without workers: give num_workers of at least 1, or leave it.")
         indices = Indices(order_of)
-        speculation = Speculation(indices if sample_seed is None else indices.keys, across_epochs=persistent_workers)
+        keys_of = indices if sample_seed is None else indices.keys
+        speculation, present = Speculation(keys_of, across_epochs=persistent_workers), _Present(keys_of)
         # Nothing here refers back to the feed: dropping the last reference to it stops the workers.
         self._make_loader = lambda: DataLoader(
             dataset if sample_seed is None else SeededSamples(dataset, seed=sample_seed),
-            batch_sampler=speculation,  # type: ignore[arg-type]
+            batch_sampler=speculation if num_workers else present,  # type: ignore[arg-type]
             collate_fn=collate_fn,
             num_workers=num_workers,
             prefetch_factor=prefetch_factor,
@@ -97,7 +98,7 @@ class Feed:
             self._loader: DataLoader[Any] | None = self._make_loader()
         except (ValueError, TypeError) as error:
             raise ConfigError(f"torch.utils.data.DataLoader refuses these arguments: {error}") from error
-        self._indices, self._speculation = indices, speculation
+        self._indices, self._speculation, self._present = indices, speculation, present
         self._workers, self._persistent = num_workers, persistent_workers
         self._divisible = collate_fn in (None, default_collate) and _collates_as_shipped()
         self._iterator: Any = None
@@ -163,9 +164,9 @@ class Feed:
 
     def _read(self, span: Span) -> Any:
         """Without workers nothing is fetched ahead."""
-        self._speculation.request(span)
+        self._present.span = span
         batch = next(self._start() if self._iterator is None else self._iterator)
-        self._speculation.arrive(batch)
+        self._speculation.fetched += span.size
         return batch
 
     def _assemble(self, span: Span, upcoming: Callable[[], Iterator[Span]]) -> Any:
@@ -226,6 +227,20 @@ class Feed:
                 "batch starts new workers."
             )
         return LoadError(message, indices=indices)
+
+
+class _Present:
+    """The batch sampler where there are no workers: an endless iterator of what is asked for just then."""
+
+    def __init__(self, keys_of: Callable[[Span], list[Any]]) -> None:
+        self.keys_of = keys_of
+        self.span = Span(0, 0, 1)
+
+    def __iter__(self) -> _Present:
+        return self
+
+    def __next__(self) -> list[Any]:
+        return self.keys_of(self.span)
 
 
 class _Failure(NamedTuple):

@@ -40,8 +40,8 @@ class Indices:
         return self._orders[epoch]
 
     def __call__(self, span: Span) -> list[int]:
-        begin = span.start - self._start
-        if span.epoch != self._epoch or not 0 <= begin <= len(self._block) - span.size:
+        begin, end = span.start - self._start, span.stop - self._start
+        if begin < 0 or end > len(self._block) or span.epoch != self._epoch:
             if span.epoch != self._epoch:
                 self._length = _CALL
             elif 0 <= begin <= len(self._block) + _CALL:
@@ -52,8 +52,8 @@ class Indices:
             stop = max(span.stop, min(span.start + self._length, len(order)))
             self._block = order.indices(span.start, stop).tolist()
             self._epoch, self._start, self._length = span.epoch, span.start, stop - span.start
-            begin = 0
-        return self._block[begin : begin + span.size]
+            begin, end = 0, span.stop - span.start
+        return self._block[begin:end]
 
     def keys(self, span: Span) -> list[tuple[int, int, int]]:
         """For each sample of the span its epoch, position and data set index."""

@@ -102,8 +102,8 @@ class Speculation:
             self._look_ahead(spare, divisible=divisible)
         return parts
 
-    def request(self, span: Span) -> Part:
-        """Let a span be requested after all that is waiting to be; what comes is kept."""
+    def _request(self, span: Span) -> Part:
+        """Let a span be requested, after all that is waiting to be; what comes is kept."""
         piece = Piece(span, claimed=span.size)
         self._pending.append(piece)
         return Part(piece, span.start, span.stop)
@@ -131,7 +131,7 @@ class Speculation:
             if wanted is None:
                 self._dry = True
             else:
-                self._expected.append((wanted, [self.request(wanted)]))
+                self._expected.append((wanted, [self._request(wanted)]))
         if self._dry:
             raise StopIteration
         piece = self._pending.popleft()
@@ -177,13 +177,13 @@ class Speculation:
         at = wanted.start
         for claim in _claim(wanted, spare, divisible=divisible):
             if at < claim.start:
-                parts.append(self.request(Span(wanted.epoch, at, claim.start)))
+                parts.append(self._request(Span(wanted.epoch, at, claim.start)))
             parts.append(claim)
             if not claim.piece.arrived:
                 claim.piece.claimed += claim.stop - claim.start
             at = claim.stop
         if at < wanted.stop:
-            parts.append(self.request(Span(wanted.epoch, at, wanted.stop)))
+            parts.append(self._request(Span(wanted.epoch, at, wanted.stop)))
         return parts
 
 
