@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -74,6 +75,7 @@ class AdaptDLTorchTrainer:
         self._pace = Pace(Fixed(batch_size), micro=None, constant_micro=False, capacity=None)
         self._scale, self._samples = 1.0, 0
         self._local, self._asked = batch_size, False
+        self._ended_s, self._last_s = time.perf_counter(), 0.0
         self._clip: Clip | None = None
         self._before: list[list[Tensor | None]] = []  # the last step's gradients, for one replica's estimate
 
@@ -126,6 +128,7 @@ class AdaptDLTorchTrainer:
         if self._trainee is None:
             raise LoopError("get_local_bsz was called before program_reentry. Call that first.")
         self._asked = True
+        self._ended_s = time.perf_counter()  # what lies between two epochs is no part of a step
         replicas = self.replicas
         wanted = self.bounds.batch_size
         if self.bounds.elastic and replicas > 1:
@@ -216,16 +219,20 @@ class AdaptDLTorchTrainer:
         assert trainee is not None
         batch = collective.size * max(1, round(self._scale * self.bounds.batch_size / collective.size))
         step = StepInProgress(
-            epoch=0, start=self._samples, plan=plan(batch, collective.size), rank=collective.rank,
+            epoch=0,
+            start=self._samples,
+            plan=plan(batch, collective.size),
+            rank=collective.rank,
             measured=collective.size > 1,
-        )  # fmt: skip
+            began_s=self._ended_s,
+        )
         step.hand_out(0)
         share = step.multiplier(None)
         if collective.size == 1:
             self._measure_alone(trainee, batch)
         trainee.accumulator.weigh(share)
         trainee.accumulator.take(multiplier=share, measure=step.measured, preconditioned=trainee.wants_preconditioned)
-        votes = self._updater.vote(collective, step, trainee, 0, (False, False, False), 0.0)
+        votes = self._updater.vote(collective, step, trainee, 0, (False, False, False), self._last_s)
         clip, self._clip = self._clip, None
         outcome = self._updater.run(
             collective,
@@ -241,12 +248,13 @@ class AdaptDLTorchTrainer:
         )
         trainee.clear()
         world = self._here.world
-        self._pace.timed(0.0)
+        self._pace.timed(outcome.last_s)
         self._pace.committed(
             step.plan, batch=batch, samples=self._samples, gain=outcome.gain, nodes=world.nodes if world else 1
         )
-        self._pace.timed(outcome.slowest_s)
         self._samples += batch
+        now = time.perf_counter()
+        self._last_s, self._ended_s = now - self._ended_s, now
 
     def _measure_alone(self, trainee: Trainee, batch: int) -> None:
         """One replica, one batch a step: signal and noise by the difference of two steps' gradients."""
