@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 BACKENDS = ("torch", "jax", "tensorflow")
-MICRO, ACCUMULATION, STEPS, ROUNDS = 32, 4, 6, 15
+MICRO, ACCUMULATION, STEPS, ROUNDS = 32, 4, 3, 12
 HERE = Path(__file__).parent
 
 

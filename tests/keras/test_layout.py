@@ -39,8 +39,13 @@ def test_every_sample_is_in_one_pass_and_every_pass_divides_by_the_devices(count
     assert math.isclose(total, 1.0, rel_tol=1e-9)
 
 
-@given(sizes=st.lists(st.integers(1, 20), min_size=1, max_size=30), length=st.integers(20, 90), stop=st.integers(0, 9))
-def test_steps_are_the_same_whether_or_not_they_are_read_ahead_and_after_a_restart(sizes, length, stop):
+@given(
+    sizes=st.lists(st.integers(1, 20), min_size=1, max_size=30),
+    length=st.integers(20, 90),
+    stop=st.integers(0, 9),
+    further=st.booleans(),
+)
+def test_steps_are_the_same_whether_or_not_they_are_read_ahead_and_after_a_restart(sizes, length, stop, further):
     def conductor():
         made = Conductor(
             as_policy(lambda seen: sizes[seen.step % len(sizes)], base=8), Constant(), length=length, seed=0
@@ -50,7 +55,7 @@ def test_steps_are_the_same_whether_or_not_they_are_read_ahead_and_after_a_resta
         return made
 
     straight, broken = conductor(), conductor()
-    plain, cut = [], []
+    plain, cut, read = [], [], []
     while (step := straight.step_to_train()) is not None:
         straight.commit(step, lambda: ([0.0, 0.0], [0.0, 0.0]), step_s=0.1)
         plain.append((step.start, step.stop, step.gain))
@@ -59,14 +64,18 @@ def test_steps_are_the_same_whether_or_not_they_are_read_ahead_and_after_a_resta
             state = broken.state_dict()
             broken = conductor()
             broken.load_state_dict(state)
+            read = []
             if broken.ledger.remaining == 0:
                 break
-        token = broken.attach()
-        ahead = broken.step_to_read(token)
+        if not read:
+            read.append(broken.step_to_read(broken.attach()))
+        if further and read[0] is not None:
+            read.append(broken.step_to_read(broken.attach()))
         step = broken.step_to_train()
         if step is None:
             break
-        assert ahead == step
+        assert read.pop(0) == step
+        assert not broken.unread(step)
         broken.commit(step, lambda: ([0.0, 0.0], [0.0, 0.0]), step_s=0.1)
         cut.append((step.start, step.stop, step.gain))
     assert cut == plain

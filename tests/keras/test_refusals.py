@@ -61,6 +61,9 @@ def test_forgetting_a_part_is_said_so():
     made = compiled(elastic)
     with pytest.raises(LoopError, match=r"elastic\.data"):
         made.fit(x, y, callbacks=[elastic], verbose=0)
+    elastic.data(x, y)
+    with pytest.raises(LoopError, match="did not give it"):
+        made.fit(x, y, callbacks=[elastic], verbose=0)
     with pytest.raises(ConfigError, match="batch_size"):
         elastic.fit(made, x, y, batch_size=3)
     with pytest.raises(ConfigError, match="another Elastic"):

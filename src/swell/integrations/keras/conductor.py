@@ -132,6 +132,11 @@ class Conductor:
                 return self._to_train.popleft()
             return None
 
+    def unread(self, step: Step) -> bool:
+        """Whether nobody has read the step's samples, though it is being trained."""
+        with self._changed:
+            return any(waiting.index == step.index for waiting in self._to_read)
+
     def _decide_next(self, token: int) -> bool:
         self._await(token)
         if token != self._pass_over:

@@ -129,6 +129,7 @@ class Elastic(keras.callbacks.Callback):
                 f"this Elastic was given {self._conductor.ledger.length} samples before and {source.length} now; one "
                 "run has one data set. Make a new Elastic for other data."
             )
+        self._conductor.training(False)  # a fit that was cut off may not have said so
         self._source = source
         return ElasticData(source, self._conductor, self._prepare)
 
@@ -210,7 +211,7 @@ class Elastic(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         conductor, optimizer = self._ready()
-        refuse_sums(self.model.loss)
+        refuse_sums(getattr(self.model, "loss", None))
         self._build()
         self._restore()
         conductor.iterations = int(keras.ops.convert_to_numpy(optimizer.iterations)) - conductor.step
@@ -222,7 +223,9 @@ class Elastic(keras.callbacks.Callback):
         live.write(self.model, optimizer._place, 0)
         self._tell(PLAIN)
         if self.params.get("epochs"):
-            conductor.total_samples = self.params["epochs"] * conductor.ledger.length
+            begun = conductor.ledger.samples - conductor.ledger.cursor % conductor.ledger.length
+            epochs = self.params["epochs"] - (self.model._initial_epoch or 0)
+            conductor.total_samples = begun + epochs * conductor.ledger.length
         conductor.training(True)
         self._quiet = warnings.catch_warnings()
         self._quiet.__enter__()
@@ -251,6 +254,8 @@ class Elastic(keras.callbacks.Callback):
         step = self._step
         if step is None:
             raise LoopError("a pass was trained that swell did not hand out. Give fit elastic.data(...) as x.")
+        if self._ready()[0].unread(step):
+            raise LoopError("fit trains on data swell did not give it. Call model.fit(elastic.data(x, y), ...).")
         self._passes_left -= 1
         if self._passes_left == 0:
             self._commit(step)
@@ -269,6 +274,7 @@ class Elastic(keras.callbacks.Callback):
         conductor.training(False)
         conductor.drain()
         self._tell(PLAIN)
+        self.model._initial_epoch = None  # it was for this fit alone
         if self._quiet is not None:
             self._quiet.__exit__(None, None, None)
             self._quiet = None

@@ -3,7 +3,7 @@
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -61,8 +61,7 @@ class ElasticOptimizer(keras.optimizers.Optimizer):
         self._check_super_called()
         wide = "float64" if keras.config.floatx() == "float64" else "float32"
         with keras.name_scope(self.name):
-            self._control = self._add_small((len(NAMES),), wide, "control")
-            self._control.assign(np.asarray(self._told.numbers()))
+            self._control = self._add_small((len(NAMES),), wide, "control", self._told.numbers())
             self._place = self._add_small((), "int32", "place")
             self._small = self._add_small((2,), wide, "small_squares")  # plain, and in the optimizer's metric
             self._figures = self._add_small((4,), wide, "figures")  # of the last step: small squares, big squares
@@ -71,8 +70,10 @@ class ElasticOptimizer(keras.optimizers.Optimizer):
                 self.inner.build(variables)
         super().build(variables)
 
-    def _add_small(self, shape: tuple[int, ...], dtype: str, name: str) -> Any:
-        return self.add_variable(shape, dtype=dtype, name=name, aggregation="only_first_replica")
+    def _add_small(self, shape: tuple[int, ...], dtype: str, name: str, start: Sequence[float] | None = None) -> Any:
+        # A start value is an initializer and no assignment, which TensorFlow would trace if it builds within a step.
+        begin = "zeros" if start is None else lambda shape, dtype=None: ops.convert_to_tensor(list(start), dtype=dtype)
+        return self.add_variable(shape, begin, dtype, name=name, aggregation="only_first_replica")
 
     @property
     def variables(self) -> list[Any]:
