@@ -6,9 +6,10 @@ Three loops read the same data set, shuffled, in batches of the same size: a pla
 asked for one span after another, and ``job.loader``. They take turns of 100 batches, so that whatever else the machine
 does falls on all. Prints a table and writes result.json beside this file.
 
-Without workers the time counted is that inside ``next(loader)``, in seconds of this process alone; a tiny training step
-runs between, not counted. With workers it is the wall time of a turn that does nothing but load; ``job.loader`` is left
-out there, because it gives no batch before the last was trained on.
+Without workers the time counted is that inside ``next(loader)``, in processor seconds; a tiny training step runs
+between, not counted. With workers a turn does nothing but load, and both its wall time and the processor seconds of all
+processes are counted; ``job.loader`` is left out there, because it gives no batch before the last was trained on. On a
+busy machine wall times say little and processor seconds still something. Linux only.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import datetime
 import itertools
 import json
+import multiprocessing
 import os
 import platform
 import statistics
@@ -150,32 +152,49 @@ class ThroughJob(Plain):
         self.batches.close()
 
 
-def turns_of(contender: Plain, *, train: bool) -> Iterator[float]:
-    """The seconds that each turn spends on loading."""
-    clock = time.process_time if train else time.perf_counter
-    spent, count, start = 0.0, 0, clock()
+def turns_alone(contender: Plain) -> Iterator[dict[str, float]]:
+    """Processor seconds that each turn spends inside of ``next``, with training between."""
+    spent, count = 0.0, 0
     for batches in contender.epochs():
         while True:
-            before = clock()
+            before = time.process_time()
             if next(batches, None) is None:
                 break
-            spent += clock() - before
+            spent += time.process_time() - before
+            contender.train()
             count += 1
-            if train:
-                contender.train()
-            if count == TURN:
-                yield spent if train else clock() - start
-                spent, count, start = 0.0, 0, clock()
+            if count % TURN == 0:
+                yield {"cpu": spent}
+                spent = 0.0
+
+
+def turns_with_workers(contender: Plain) -> Iterator[dict[str, float]]:
+    """Wall and processor seconds of each turn, all processes together."""
+    count, wall, cpu = 0, time.perf_counter(), processor_seconds()
+    for batches in contender.epochs():
+        for _ in batches:
+            count += 1
+            if count % TURN == 0:
+                yield {"wall": time.perf_counter() - wall, "cpu": processor_seconds() - cpu}
+                wall, cpu = time.perf_counter(), processor_seconds()
+
+
+def processor_seconds() -> float:
+    """Of this process and its workers, all threads; to the nanosecond, which resource.getrusage is not."""
+    pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+    threads = (path for pid in pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    return sum(int(path.read_text().split()[0]) for path in threads) / 1e9
 
 
 def measure(make: Callable[[], Dataset[Any]], turns: int, **loading: Any) -> dict[str, Any]:
     alone = loading["num_workers"] == 0
     kinds: dict[str, type[Plain]] = {"plain": Plain, "feed": Spans, **({"job": ThroughJob} if alone else {})}
-    times: dict[str, list[float]] = {name: [] for name in kinds}
+    times: dict[str, list[dict[str, float]]] = {name: [] for name in kinds}
     for _ in range(PARTS):
         dataset = make()
         contenders = {name: kind(dataset, **loading) for name, kind in kinds.items()}
-        running = {name: turns_of(contender, train=alone) for name, contender in contenders.items()}
+        turns_of = turns_alone if alone else turns_with_workers
+        running = {name: turns_of(contender) for name, contender in contenders.items()}
         for turn in range(turns // PARTS + 1):
             for name in itertools.islice(itertools.cycle(kinds), turn, turn + len(kinds)):
                 taken = next(running[name])
@@ -183,12 +202,12 @@ def measure(make: Callable[[], Dataset[Any]], turns: int, **loading: Any) -> dic
                     times[name].append(taken)
         for contender in contenders.values():
             contender.close()
-    microseconds = 1e6 / (TURN * BATCH)
     result: dict[str, Any] = {**loading, "turns": len(times["plain"])}
-    for name, values in times.items():
-        ratios = [ours / theirs for ours, theirs in zip(values, times["plain"], strict=True)]
-        result[name] = {
-            "us_a_sample": statistics.median(values) * microseconds,
+    for name, clock in itertools.product(kinds, times["plain"][0]):
+        values = [turn[clock] for turn in times[name]]
+        ratios = [ours / turn[clock] for ours, turn in zip(values, times["plain"], strict=True)]
+        result[f"{name}, {clock}"] = {
+            "us_a_sample": statistics.median(values) * 1e6 / (TURN * BATCH),
             "ratio": statistics.median(ratios),
             "ratio_interval": interval(ratios),
         }
@@ -212,16 +231,15 @@ def main() -> None:
     options = arguments.parse_args()
     torch.set_num_threads(1)
     results = {}
-    print(f"{'case':34} workers  loader  us a sample   ratio  (95 % interval of the median ratio)")
+    print(f"{'case':34} workers  loader, clock us a sample   ratio  (95 % interval of the median ratio)")
     for name, make in CASES.items():
         for num_workers in options.workers:
             loading = {"num_workers": num_workers, "persistent_workers": num_workers > 0, "pin_memory": options.pin}
             result = results[f"{name}, {num_workers} workers"] = measure(make, options.turns, **loading)
-            for loader in ("plain", "feed", "job"):
-                if loader in result:
-                    figures = result[loader]
+            for loader, figures in result.items():
+                if isinstance(figures, dict):
                     low, high = figures["ratio_interval"]
-                    line = f"{name:34} {num_workers:7}  {loader:6}  {figures['us_a_sample']:11.2f}  "
+                    line = f"{name:34} {num_workers:7}  {loader:12}  {figures['us_a_sample']:11.2f}  "
                     print(line + f"{figures['ratio']:6.3f}  ({low:.3f} to {high:.3f})", flush=True)
     report = {
         "batch": BATCH,
