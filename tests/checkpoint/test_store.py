@@ -132,7 +132,9 @@ def test_keeping_nothing_is_refused(tmp_path: Path) -> None:
         Store(tmp_path, keep=0)
 
 
-@pytest.mark.parametrize("about", [{"samples": -1}, {"step": -1}, {"meta": {"a": object()}}], ids=str)
+@pytest.mark.parametrize(
+    "about", [{"samples": -1}, {"step": -1}, {"meta": {"a": object()}}], ids=["samples", "step", "meta"]
+)
 def test_what_no_manifest_can_say_is_refused_before_anything_is_written(tmp_path: Path, about: dict[str, Any]) -> None:
     store = Store(tmp_path)
     with pytest.raises(ConfigError):

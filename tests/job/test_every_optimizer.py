@@ -90,16 +90,17 @@ def test_a_rule_that_does_not_suit_the_optimizer_says_so() -> None:
 
 def test_sparse_gradients_reach_sparse_adam() -> None:
     job = swell.Job(batch=8, micro=4)
-    model = nn.Sequential(nn.Embedding(20, 3, sparse=True), nn.Flatten())
+    embedding = nn.Embedding(20, 3, sparse=True)
+    model = nn.Sequential(embedding, nn.Flatten())
     optimizer = optim.SparseAdam(model.parameters())
     job.wrap(model, optimizer)
     loader = job.loader(torch.arange(16).reshape(16, 1) % 10)
-    before = model[0].weight.detach().clone()
+    before = embedding.weight.detach().clone()
     for _ in job.epochs(2):
         for x in loader:
             job.backward(model(x).square().mean())
             job.step()
-    changed = (model[0].weight.detach() != before).any(dim=1)
+    changed = (embedding.weight.detach() != before).any(dim=1)
     assert changed[:10].all() and not changed[10:].any()
 
 

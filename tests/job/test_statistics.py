@@ -170,7 +170,7 @@ class Odd(nn.Module):
         return self.frozen(torch.tanh(self.second(torch.tanh(self.first(self.embed(index)))))).square().mean(-1)
 
 
-def measure_odd(collective: Any, checkpointing: str) -> tuple[float, float, list[list[int]], list[Tensor], bool]:
+def measure_odd(collective: Any) -> tuple[float, float, list[list[int]], list[Tensor], bool]:
     torch.manual_seed(11)
     job = swell.Job(batch=11, micro=3, rule="adascale")
     model = Odd()
@@ -182,12 +182,7 @@ def measure_odd(collective: Any, checkpointing: str) -> tuple[float, float, list
     for _ in job.epochs(1):
         for index in loader:
             mine.append(index.tolist())
-            if checkpointing == "none":
-                loss = model(index).mean()
-            else:
-                loss = torch.utils.checkpoint.checkpoint(
-                    model, index, use_reentrant=checkpointing == "reentrant"
-                ).mean()  # pyright: ignore[reportOptionalMemberAccess]
+            loss = model(index).mean()
             job.backward(loss)
             job.step()
     assert job.noise is not None
@@ -198,7 +193,7 @@ def measure_odd(collective: Any, checkpointing: str) -> tuple[float, float, list
 @pytest.mark.distributed
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_tied_frozen_unused_and_sparse_parameters_are_measured_right(world: int) -> None:
-    replicas = run_workers(world, measure_odd, "none")
+    replicas = run_workers(world, measure_odd)
     torch.manual_seed(11)
     model = Odd()
     used = [model.embed.weight, model.first.weight, model.first.bias, model.second.bias]

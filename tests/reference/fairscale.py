@@ -24,7 +24,7 @@ def eth_assignments(sizes: list[int], *, minibatch: int, replicas: int, rank: in
 
 
 def eth_epochs(sizes: list[int], *, samples: int, minibatch: int) -> list[list[int]]:
-    """Epochs as ETH cuts a trace: as many sizes as fit into the whole minibatches there are, the next begins another."""
+    """Epochs as ETH cuts a trace: as many sizes as fit into the whole minibatches; the next begins another."""
     most = samples // minibatch * minibatch
     epochs: list[list[int]] = [[]]
     for size in sizes:
