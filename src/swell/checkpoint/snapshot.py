@@ -21,7 +21,7 @@ _SMALLEST_BLOCK = 2 << 20
 _LARGEST_BLOCK = 256 << 20
 _ALIGNMENT = 64
 _PIECE = 4 << 20  # bytes that one thread moves at a time
-_MOST_MOVERS = 4  # more would not move faster: the memory's own speed is the limit
+_MOST_MOVERS = 4  # threads; a few are enough to be far quicker than a disk
 
 Move = tuple[int, int, int]  # to this address, from that one, so many bytes
 
