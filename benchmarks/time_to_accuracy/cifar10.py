@@ -25,7 +25,7 @@ from torch.nn import functional as F
 import swell
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "statistics"))
-from models import resnet18
+from models import resnet18  # pyright: ignore[reportMissingImports]
 
 BASE, EPOCHS = 128, 15
 

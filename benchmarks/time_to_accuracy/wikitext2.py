@@ -25,7 +25,7 @@ from torch.nn import functional as F
 import swell
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "statistics"))
-from models import GPT2
+from models import GPT2  # pyright: ignore[reportMissingImports]
 
 BASE, LENGTH = 16, 128
 

@@ -1,7 +1,7 @@
 """The Python of the README and of every page of the documentation runs as it stands.
 
-Blocks of a page share one namespace and an empty folder, from top to bottom, as a reader would type them. A block
-fenced as ``{.python .needs-keras}`` is run where that package is installed; blocks of other languages are not run.
+Blocks of a page share one namespace and an empty folder, from top to bottom, as a reader would type them. One fenced as
+``{.python .needs-keras}`` runs where that package is installed; blocks of other languages (shell, diff) are not run.
 """
 
 from __future__ import annotations

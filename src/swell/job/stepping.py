@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from swell.core.ledger import Ledger
+from swell.core.protocols import FinitePolicy
 from swell.core.types import Observation, Plan
 from swell.errors import ConfigError, DataError, LoopError, LossError, WorldError
 from swell.job.ending import Ending
@@ -33,6 +34,7 @@ class Stepping:
             job.metrics, job.device, nonfinite=nonfinite, exact=bool(statistics and statistics.exact)
         )
         self._ending = ending
+        self._finite = isinstance(job._pace.policy, FinitePolicy)  # asked once: the check is slow for every step
         self._current: StepInProgress | None = None
         self._batch = 0  # what the policy chose for the step under way, whole even where the epoch's end cuts it
         self._seen: Observation
@@ -82,7 +84,7 @@ class Stepping:
         for trainee in job._trainees:
             trainee.follow_groups()
         seen = self._observe(ledger)
-        self.finished = is_finished(pace.policy, seen)
+        self.finished = self._finite and is_finished(pace.policy, seen)
         if job._passes.reached or self.finished:
             return None
         batch = pace.choose(seen)

@@ -69,10 +69,14 @@ class TrainingLoader:
         """The positions of the next step, at most ``batch`` of them; None at the end of the epoch."""
         if not isinstance(self._source, (Stream, OwnStream)):
             return self.ledger.next_span(batch)
-        there = self._source.available(self.ledger.epoch, self.ledger.cursor, batch)
-        if not self._source.shared and self._job.replicas > 1:
-            # Each replica takes its share from a stream of its own; the step is made only if all can.
-            there = batch if all(row[0] for row in self._job.collective.gather_numbers([float(there > 0)])) else 0
+        if self._source.shared or self._job.replicas == 1:
+            there = self._source.available(self.ledger.epoch, self.ledger.cursor, batch)
+        else:
+            # Each replica takes its share from a stream of its own; the step is made only if all of them can.
+            plan = self._job._pace.lay_out(batch, batch, replicas=self._job.replicas, split=False)
+            share = plan.share_sizes()[self._job.rank]
+            has = self._source.available(self.ledger.epoch, self.ledger.cursor, share) >= share
+            there = batch if all(row[0] for row in self._job.collective.gather_numbers([float(has)])) else 0
         if there == 0 or (self._drop_last and there < batch):
             return None
         return self.ledger.next_span(min(there, batch))
