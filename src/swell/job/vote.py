@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 
 from swell.core.protocols import Collective
 from swell.errors import DisagreementError
@@ -28,9 +28,12 @@ class Vote:
     last_s: float  # what the whole step before took here; 0 where there was none
 
 
+_FIELDS = [field.name for field in fields(Vote)]
+
+
 def hold(collective: Collective, vote: Vote) -> list[Vote]:
     """Every replica's vote in rank order; an error on each of them if they are not at the same place."""
-    votes = [Vote(*numbers) for numbers in collective.gather_numbers(astuple(vote))]
+    votes = [Vote(*numbers) for numbers in collective.gather_numbers([getattr(vote, name) for name in _FIELDS])]
     _agree("the position in the data", [v.start for v in votes], "Pass the same data set and seed to every replica.")
     _agree(
         "the global batch",
