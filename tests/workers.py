@@ -42,8 +42,7 @@ def run_workers(
 
     ``function`` and ``args`` must be picklable, so the function is defined at the top of its module. The default
     process group is there, and RANK, WORLD_SIZE and so on are set as torchrun sets them. A worker's exception is raised
-    here,
-    with its traceback as cause; a worker that dies without a word fails the test, unless its rank is in ``may_die``.
+    here, with its traceback as cause; a worker that dies without a word fails the test, unless its rank is in ``may_die``.
     """
     return run_processes(n, _in_a_group, function, *args, timeout_s=timeout_s, environ=environ, may_die=may_die)
 
@@ -84,7 +83,8 @@ def run_processes(
 def _context() -> Any:
     """Workers are forked from a server that has torch imported already: 0.1 s each and no import."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "swell.runtime"])
+    # torch imports _dynamo with the first optimizer: seconds of each worker, or once here.
+    context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "swell.job"])
     return context
 
 

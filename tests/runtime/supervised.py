@@ -38,7 +38,12 @@ class SupervisedRun:
         line = ["run", "--run-dir", str(self.run_dir), *rest]
         self.output = (folder / "terminal").open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "swell", *line], stdout=self.output, stderr=subprocess.STDOUT, start_new_session=True
+            [sys.executable, "-m", "swell", *line],
+            stdout=self.output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            # The tests may run under nohup, which a supervisor heeds.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
 
     def __enter__(self) -> SupervisedRun:
