@@ -42,7 +42,8 @@ def run_workers(
 
     ``function`` and ``args`` must be picklable, so the function is defined at the top of its module. The default
     process group is there, and RANK, WORLD_SIZE and so on are set as torchrun sets them. A worker's exception is raised
-    here, with its traceback as cause; a worker that dies without a word fails the test, unless its rank is in ``may_die``.
+    here, with its traceback as cause; a worker that dies without a word fails the test, unless its rank is in
+    ``may_die``.
     """
     return run_processes(n, _in_a_group, function, *args, timeout_s=timeout_s, environ=environ, may_die=may_die)
 
