@@ -44,6 +44,10 @@ class Pace:
         self._untimed: StepTimes | None = None  # the latest step, until the replicas have agreed what it took
         self._micro_seen: int | None = None
         self.resized = False
+        self._asked: tuple[Any, ...] | None = None  # what the latest plan was made for
+        self._planned: Plan
+        self._tried: tuple[int, int] | None = None  # of what it is known whether it can be laid out
+        self._fitted = True
 
     def observe(self, *, replicas: int, nodes: int, noise: NoiseEstimate | None, **place: Any) -> Observation:
         """All a policy may look at; ``place`` are the ledger's figures."""
@@ -73,6 +77,12 @@ class Pace:
     def lay_out(self, batch: int, count: int, *, replicas: int, split: bool) -> Plan:
         """The plan of a step of ``count`` samples at a global batch of ``batch``; the last of an epoch may be short."""
         high = self._layout.micro_batch if self._layout is not None else self._high
+        asked = (batch, count, replicas, split, high)
+        if asked != self._asked:  # mostly as for the step before
+            self._planned, self._asked = self._lay_out(batch, count, replicas, split, high), asked
+        return self._planned
+
+    def _lay_out(self, batch: int, count: int, replicas: int, split: bool, high: int | None) -> Plan:
         bounds = {
             "max_micro": high,
             "min_micro": self._low,
@@ -92,6 +102,11 @@ class Pace:
         return made
 
     def _fits(self, batch: int, replicas: int) -> bool:
+        if (batch, replicas) != self._tried:
+            self._tried, self._fitted = (batch, replicas), self._can_plan(batch, replicas)
+        return self._fitted
+
+    def _can_plan(self, batch: int, replicas: int) -> bool:
         try:
             plan(
                 batch,
