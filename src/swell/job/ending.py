@@ -41,7 +41,9 @@ class Ending:
         self._record = self._record or StepRecord(self._job._emit, nonfinite=self._nonfinite)
         return self._record
 
-    def commit(self, step: StepInProgress, ledger: Ledger, outcome: Outcome, *, batch: int, seen: Observation) -> None:
+    def commit(
+        self, step: StepInProgress, ledger: Ledger, outcome: Outcome, *, batch: int, seen: Observation | None
+    ) -> None:
         """Count the step's samples as done, together with the update they made."""
         job, pace = self._job, self._job._pace
         if len(job._trainees) > 1:
@@ -52,7 +54,7 @@ class Ending:
         step.ended, self._overflows = True, 0
         if step.measured:
             self.measured_at = ledger.samples
-        if batch != pace.batch:
+        if batch != pace.batch and seen is not None:
             job._emit(
                 BatchChanged(
                     time=time.time(),

@@ -10,6 +10,7 @@ from swell.core.profile import Profile
 from swell.core.protocols import Policy
 from swell.core.types import Layout, NoiseEstimate, Observation, Plan, StepTimes
 from swell.errors import ConfigError, PlanError
+from swell.policies import Fixed
 from swell.policies.decision import checked_batch, chosen_layout
 
 
@@ -36,6 +37,7 @@ class Pace:
             raise ConfigError(f"micro=({low}, {high}) crosses: expected (smallest, largest). Swap them.")
         self._low, self._high = low, high
         self._constant, self._capacity = constant_micro, capacity
+        self._exact = type(policy) is Fixed and policy.tolerance == 0
         self.profile = Profile()
         self.step, self.progress = 0, 0.0
         self.batch, self.batch_since = self.base, 0
@@ -68,6 +70,11 @@ class Pace:
             profile=self.profile.summaries(),
             **place,
         )
+
+    @property
+    def settled(self) -> bool:
+        """Whether the policy can only choose the batch of the step before."""
+        return self._exact and self.batch == self.policy.size  # type: ignore[attr-defined]
 
     def choose(self, seen: Observation) -> int:
         """The next global batch; a policy that also lays steps out is asked for that."""

@@ -37,7 +37,7 @@ class Stepping:
         self._finite = isinstance(job._pace.policy, FinitePolicy)  # asked once: the check is slow for every step
         self._current: StepInProgress | None = None
         self._batch = 0  # what the policy chose for the step under way, whole even where the epoch's end cuts it
-        self._seen: Observation
+        self._seen: Observation | None = None  # what the policy saw last
         self._looping = False
         self.finished = False  # whether the policy says that the run is over
         self.complete = False  # whether the epoch's last sample was committed
@@ -83,11 +83,14 @@ class Stepping:
         job, pace = self._job, self._job._pace
         for trainee in job._trainees:
             trainee.follow_groups()
-        seen = self._observe(ledger)
-        self.finished = self._finite and is_finished(pace.policy, seen)
+        if pace.settled:  # a batch that never changes needs no look round
+            batch = pace.batch
+        else:
+            seen = self._seen = self._observe(ledger)
+            self.finished = self._finite and is_finished(pace.policy, seen)
+            batch = 0 if self.finished or job._passes.reached else pace.choose(seen)
         if job._passes.reached or self.finished:
             return None
-        batch = pace.choose(seen)
         if batch > ledger.length:
             raise DataError(
                 f"a global batch of {batch} was chosen, but the data set has only {ledger.length} samples an epoch. "
@@ -97,7 +100,7 @@ class Stepping:
         if span is None:
             self.complete = True
             return None
-        self._batch, self._seen = batch, seen
+        self._batch = batch
         plan, measured = self._lay_out(batch, span[1] - span[0])
         self._current = StepInProgress(epoch=ledger.epoch, start=span[0], plan=plan, rank=job.rank, measured=measured)
         return self._current
