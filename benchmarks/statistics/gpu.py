@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "gpu.json")
     given = parser.parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("This benchmark needs a CUDA device and found none; benchmarks/statistics/cpu.py needs none.")
+        raise SystemExit("This benchmark needs a CUDA device and found none.")
     torch.backends.cuda.matmul.allow_tf32 = True
     results = []
     for case in cases():
