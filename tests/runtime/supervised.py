@@ -19,6 +19,12 @@ from swell.runtime.control import ask
 WORKER = Path(__file__).with_name("elastic_worker.py")
 
 
+def _hear_signals() -> None:
+    """Tests may run under nohup or in a shell's background, where signals are ignored; a supervisor heeds that."""
+    for name in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(name, signal.SIG_DFL)
+
+
 class SupervisedRun:
     """``swell run`` of the stand-in worker, in a folder of its own."""
 
@@ -42,8 +48,7 @@ class SupervisedRun:
             stdout=self.output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # The tests may run under nohup, which a supervisor heeds.
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+            preexec_fn=_hear_signals,
         )
 
     def __enter__(self) -> SupervisedRun:
