@@ -83,14 +83,16 @@ class Stepping:
         job, pace = self._job, self._job._pace
         for trainee in job._trainees:
             trainee.follow_groups()
+        if job._passes.reached:
+            return None
         if pace.settled:  # a batch that never changes needs no look round
             batch = pace.batch
         else:
             seen = self._seen = self._observe(ledger)
             self.finished = self._finite and is_finished(pace.policy, seen)
-            batch = 0 if self.finished or job._passes.reached else pace.choose(seen)
-        if job._passes.reached or self.finished:
-            return None
+            if self.finished:
+                return None
+            batch = pace.choose(seen)
         if batch > ledger.length:
             raise DataError(
                 f"a global batch of {batch} was chosen, but the data set has only {ledger.length} samples an epoch. "

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from swell.core.moment_average import MomentAverage
 from swell.core.protocols import Collective, Rule
 from swell.core.types import Factors, Moments, NoiseEstimate, ScaleState
-from swell.gradients.accumulator import ABSENT, DENSE, Accumulator
+from swell.gradients.accumulator import DENSE, Accumulator
 from swell.gradients.factors import BiasClock, scaled
 from swell.gradients.preconditioner import is_warm, precondition
 from swell.gradients.readings import LateReadings
@@ -205,11 +205,6 @@ class Trainee:
     def regular(self, codes: str) -> bool:
         """Whether every gradient is there and dense."""
         return codes.strip(DENSE) == ""
-
-    @property
-    def has_gradient(self) -> bool:
-        """Whether any parameter was reached since the step began."""
-        return self.codes().strip(ABSENT) != ""
 
 
 class _StepWatch:

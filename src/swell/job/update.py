@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +41,6 @@ class Outcome:
     noticed: bool = False
     pending: bool = False
     due: bool = False
-    slowest_s: float = 0.0
     last_s: float = 0.0  # what the whole step before took on its slowest replica
 
 
@@ -78,7 +76,6 @@ class Updater:
             noticed=noticed,
             pending=pending,
             due=due,
-            busy_s=time.perf_counter() - step.began_s,
             last_s=last_s,
         )
         return hold(collective, mine)
@@ -127,7 +124,6 @@ class Updater:
             noticed=any(vote.noticed for vote in votes),
             pending=any(vote.pending for vote in votes),
             due=bool(votes[0].due),
-            slowest_s=max(vote.busy_s for vote in votes),
             last_s=max(vote.last_s for vote in votes),
         )
 

@@ -24,7 +24,6 @@ class Vote:
     noticed: float  # 1 if somebody asked this replica to stop
     pending: float  # 1 if another world was announced
     due: float  # 1 if a checkpoint is due by this replica's clock
-    busy_s: float  # time from the step's beginning until now
     last_s: float  # what the whole step before took here; 0 where there was none
 
 
