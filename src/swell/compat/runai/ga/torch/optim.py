@@ -8,19 +8,25 @@ from typing import Any, cast
 import torch
 from torch import optim as torch_optim
 
+from swell.compat.runai.ga.torch.exchange import OneExchange, overflowed
 from swell.core.counts import whole_number
-from swell.errors import CheckpointError, ConfigError
+from swell.errors import CheckpointError, ConfigError, LoopError
 from swell.gradients.accumulator import Accumulator
 
-OWN = ("_steps", "_taken", "_accumulator", "stepped", "step", "_opt_called")
+OWN = (
+    "_steps", "_taken", "_counted", "_accumulator", "_exchange", "_step_supports_amp_scaling", "stepped", "step",
+    "_opt_called",
+)  # fmt: skip
 
 
 class Accumulating:
     """The part that an accumulating optimizer adds to the optimizer's own class."""
 
     _steps: int
-    _taken: int
+    _taken: int  # micro-batches since the last step
+    _counted: int  # those of them that did not overflow
     _accumulator: Accumulator
+    _exchange: OneExchange
     stepped: bool
     """Whether the last call of ``step()`` updated the weights; step a scheduler only then."""
 
@@ -31,26 +37,33 @@ class Accumulating:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._accumulator.take(multiplier=1.0, measure=False, preconditioned=False)
+        self._exchange.stop_looking()
+        if overflowed(self):
+            super().zero_grad()  # type: ignore[misc]
+        else:
+            self._accumulator.take(multiplier=1.0, measure=False, preconditioned=False)
+            self._counted += 1
         self._taken += 1
-        self.stepped = self._taken >= self._steps
-        if self.stepped:
-            self.flush()
+        self.stepped = self._taken >= self._steps and self.flush()
         return loss
 
     @torch.no_grad()
     def flush(self) -> bool:
-        """Step with the mean of what is accumulated, as at an epoch's end; False where there is nothing."""
+        """Step with the mean of what is accumulated, as at an epoch's end; False where there is nothing.
+
+        Under DDP the replicas bring their gradients together here, so every replica calls it.
+        """
         if not self._taken:
             return False
-        self._accumulator.release(self._accumulator.codes())
+        count = self._exchange.sum(self._accumulator, self._counted)
         gradients = [p.grad for p in self._accumulator.parameters if p.grad is not None]
-        if gradients:
-            torch._foreach_div_(gradients, float(self._taken))
-        self._taken = 0
-        super().step()  # type: ignore[misc]
+        if gradients and count:
+            torch._foreach_div_(gradients, float(count))
+        self._taken = self._counted = 0
+        if count:
+            super().step()  # type: ignore[misc]
         self._accumulator.clear()
-        return True
+        return count > 0
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear what backward() left; what is accumulated stays, for ``step()`` clears it when it has used it."""
@@ -58,6 +71,11 @@ class Accumulating:
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, with the gradients accumulated so far; safe to load with ``weights_only=True``."""
+        if self._taken and self._exchange.found:
+            raise LoopError(
+                f"{self._taken} of {self._steps} gradients are accumulated, on each replica its own: a checkpoint "
+                "would lose the others'. Save after a real step (optimizer.stepped), or call flush() on every replica."
+            )
         saved = super().state_dict()  # type: ignore[misc]
         return {**saved, "runai": {"steps": self._steps, "taken": self._taken, "sums": _held(self._accumulator)}}
 
@@ -66,7 +84,7 @@ class Accumulating:
         own = state_dict.get("runai")
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "runai"})  # type: ignore[misc]
         self._accumulator.clear()
-        self._taken = 0
+        self._taken = self._counted = 0
         if own is None or not own["taken"]:
             return
         if own["steps"] != self._steps:
@@ -75,7 +93,7 @@ class Accumulating:
                 f"{self._steps} a step. Save after a step, or load with steps={own['steps']}."
             )
         _hold(self._accumulator, own["sums"])
-        self._taken = int(own["taken"])
+        self._taken = self._counted = int(own["taken"])
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind = type(self).__mro__[2]
@@ -93,6 +111,9 @@ def Optimizer(optimizer: torch_optim.Optimizer, steps: int) -> Any:
     a script that divides its loss by ``steps`` must stop doing so. Each call takes the gradients out of ``.grad``: a
     ``GradScaler`` unscales each once, a micro-batch that overflowed is not counted, and ``zero_grad()`` may be called
     at any time. To clip the accumulated gradient, register a step pre-hook: it runs before real steps only.
+
+    A model under ``DistributedDataParallel`` that trains with this optimizer alone exchanges its gradients with the
+    real step only: it is found by itself, and its own averaging is switched off.
 
     The optimizer passed in is left as it is and shares parameter groups and state with the one returned.
 
@@ -115,8 +136,9 @@ def _rebuilt(kind: type[torch_optim.Optimizer], attributes: dict[str, Any], step
     both = type(kind.__name__, (Accumulating, kind), {"__module__": kind.__module__})
     made = cast(Any, both.__new__(both))
     made.__setstate__(attributes)
-    made._steps, made._taken, made.stepped = steps, taken, False
+    made._steps, made._taken, made._counted, made.stepped = steps, taken, taken, False
     made._accumulator = Accumulator(made)
+    made._exchange = OneExchange(made)
     if sums is not None:
         _hold(made._accumulator, sums)
     return made
