@@ -7,28 +7,61 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import swell
-from swell.core.events import EpochEnded, EpochStarted, Event, RunEnded, RunStarted
+from swell.core.events import EpochEnded, EpochStarted, Event, RunEnded, RunStarted, Stepped, from_json, to_json
 from swell.core.protocols import Sink
-from swell.telemetry import Fanout, open_sinks
+from swell.runtime.environment import read_environment
+from swell.telemetry import EventLog, Fanout, last_step, open_sinks
 
 if TYPE_CHECKING:
     from swell.job.job import Job
 
 
 class Announcer:
-    """Emits a job's events; opens its sinks when the first one is due on the first replica."""
+    """Emits a job's events; opens its sinks when the first one is due on the first replica.
+
+    Every replica remembers the latest step, so that it is told even if the first replica is lost between the commit and
+    its telling.
+    """
 
     def __init__(self, job: Job, *, progress: bool | None, sinks: Sequence[Sink]) -> None:
         self._job, self._progress, self._extra = job, progress, tuple(sinks)
         self._sinks: Fanout | None = None
+        self._step: Stepped | None = None  # the latest, told or not
+        self._told = True  # whether this replica told it, or knows that it was told
+
+    @property
+    def latest(self) -> str:
+        """The latest step, for replicas that missed it; empty where there was none."""
+        return "" if self._step is None else to_json(self._step)
+
+    def heard(self, latest: str) -> None:
+        """Another replica's latest step, which this one missed."""
+        step = from_json(latest) if latest else None
+        if isinstance(step, Stepped):
+            self._step, self._told = step, False
 
     def emit(self, event: Event) -> None:
         """Tell it, if this replica is the first one now; it becomes that when those before it leave."""
+        if isinstance(event, Stepped):
+            self._step, self._told = event, False
         if not self._job.is_main:
             return
         if self._sinks is None:
-            self._sinks = open_sinks(self._job.run_dir, progress=self._progress, extra=self._extra)
+            self._sinks = open_sinks(self._job.run_dir, progress=self._progress, extra=self._all_extra())
+        missed = None if self._told or self._step is event else self._step
+        self._told = True
+        if missed is not None and not self._was_told(missed):
+            self._sinks.emit(missed)
         self._sinks.emit(event)
+
+    def _was_told(self, step: Stepped) -> bool:
+        """Whether the replica that was the first one before has written that step down."""
+        logs = [sink for sink in (self._sinks.sinks if self._sinks else ()) if isinstance(sink, EventLog)]
+        return not logs or any(last_step(log.path) >= step.step for log in logs)
+
+    def _all_extra(self) -> tuple[Sink, ...]:
+        asked = read_environment().swell_events
+        return self._extra if asked is None else (*self._extra, EventLog(asked))
 
     def run_started(self) -> None:
         """The loop begins, from the start or from a checkpoint."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from swell.checkpoint.transfer import share_state
@@ -11,7 +12,9 @@ from swell.core.events import Noticed, Resized
 from swell.core.protocols import Collective
 from swell.errors import WorldError
 from swell.job import state as whole
-from swell.job.vote import agree_on_text
+from swell.job.vote import agree_on_text, meet
+from swell.runtime.collective import TorchCollective
+from swell.runtime.faults import read_faults
 from swell.runtime.notice import EXIT_RESUME, Notice, Notices
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ class Elasticity:
             notices = Notices() if listens else False
         self._notices = notices if isinstance(notices, Notices) else None
         self._joined = False
+        self.faults = read_faults()  # none, unless somebody wants to see the run get over them
         self._passed_on = False  # whether a notice to this replica is somebody else's to act on
 
     def notice(self) -> Notice | None:
@@ -50,12 +54,19 @@ class Elasticity:
         if self._joined:
             return
         self._joined = True
-        world = self._job._world
-        if world.elastic:
-            world.reform()
-        self._catch_up(self._job.collective)
+        if self._job._world.elastic:
+            self._tell_sizes()
+            self._form()
+        else:
+            self._catch_up(self._job.collective)
         if self._notices is not None:
             self._notices.install()
+
+    def _tell_sizes(self) -> None:
+        """Say on how many replicas the batch can be laid out, where that is known; other numbers are then refused."""
+        sizes = self._job._pace.possible_replicas()
+        if sizes is not None:
+            self._job._world.allow(sizes)
 
     def leave(self) -> None:
         """After the last step."""
@@ -67,21 +78,34 @@ class Elasticity:
         job = self._job
         if collective.size > 1:
             agree_on_text(collective, "the run", job._described(), "Start every replica with the same script.")
-        places = [int(row[0]) for row in collective.gather_numbers([job._place()])]
-        source = places.index(max(places))
+        if self.faults.plans("reduce") and isinstance(collective, TorchCollective):
+            collective.underway = lambda: self.reach("reduce")
+        places = [int(row[0]) for row in collective.gather_numbers([self._place()])]
+        source, mine = places.index(max(places)), places[collective.rank]
+        if mine < max(places) or mine < 0:
+            self.faults.reach("join", rank=collective.rank, step=max(0, max(places)))
         if places[source] < 0:
             if not job._keeper.resume() and collective.size > 1:
                 whole.restore(job, share_state(whole.capture(job), collective=collective, source=0))
             return
         if min(places) < places[source]:
-            state = share_state(
-                whole.capture(job) if collective.rank == source else None, collective=collective, source=source
-            )
-            if places[collective.rank] < places[source]:
-                whole.restore(job, state)
-                if places[collective.rank] < 0:
-                    job._keeper.restore_rng(None)
+            own = None
+            if collective.rank == source:
+                own = {"whole": whole.capture(job), "said": job._announcer.latest}
+            state = share_state(own, collective=collective, source=source)
+            if mine < 0:
+                whole.restore(job, state["whole"])
+                job._keeper.restore_rng(None)
+            elif mine < places[source]:
+                reads = job.metrics.reads
+                whole.restore(job, state["whole"])
+                job.metrics.repeat_reads(job.metrics.reads - reads)
+                job._announcer.heard(state["said"])
         job._pace.enter_world()
+
+    def _place(self) -> int:
+        """How far this replica is, to tell the most advanced from those who must catch up; newcomers are at -1."""
+        return self._job.steps + self._job._ending.units or -1
 
     def recover(self, error: WorldError) -> None:
         """A peer was lost in the middle of a step: form the world anew, or give up where it cannot be."""
@@ -92,15 +116,9 @@ class Elasticity:
     def reform(self, reason: str) -> None:
         """Leave the old world, enter the new one, and bring everyone to the same place."""
         began, before = time.perf_counter(), self._job.replicas
-        while True:
-            try:
-                collective = self._job._world.reform()
-                self._catch_up(collective)
-                break
-            except WorldError:
-                if not self._job._world.elastic:
-                    raise
-                reason = "a replica was lost"
+        collective, lost = self._form()
+        reason = "a replica was lost" if lost else reason
+        self._job._ending.reformed()
         self._job._emit(
             Resized(
                 time=time.time(),
@@ -112,8 +130,46 @@ class Elasticity:
             )
         )
 
+    def _form(self) -> tuple[Collective, bool]:
+        """Form the newest world and catch up, again where a replica is lost on the way; whether one was."""
+        lost = False
+        while True:
+            try:
+                collective = self._job._world.reform()
+                self._catch_up(collective)
+                return collective, lost
+            except WorldError:
+                lost = True
+
+    def together(self, act: Callable[[], None]) -> None:
+        """Do something that all replicas do together between steps; again if one of them is lost in it.
+
+        Not again where the others got through: their state, which this replica then has, counts it as done.
+        """
+        ending = self._job._ending
+        while True:
+            before = ending.units
+            try:
+                meet(self._job.collective)
+                act()
+            except WorldError as error:
+                self.recover(error)
+                if ending.units > before:
+                    return
+            else:
+                ending.units += 1
+                return
+
+    def reach(self, point: str) -> None:
+        """Fail at this point, if somebody planned that."""
+        self.faults.reach(point, rank=self._job.rank, step=self._job.steps)
+
     def stop(self) -> None:
-        """Every replica knows of a notice: save, and end this process with the code that says "resume me"."""
+        """Every replica knows of a notice: save, and end this process with the code that says "resume me".
+
+        Where a replica is lost before that is done, the others go on training; the notice holds, so the next step ends
+        here again.
+        """
         job, notice = self._job, self.notice()
         job._emit(
             Noticed(
@@ -123,7 +179,11 @@ class Elasticity:
                 deadline_s=None if notice is None or notice.deadline is None else notice.seconds_left(),
             )
         )
-        job._keeper.save(wait=True)
+        try:
+            job._keeper.save(wait=True)
+        except WorldError as error:
+            self.recover(error)
+            return
         job._announcer.run_ended("stopped on notice")
         self.leave()
         job.close()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from swell.core.events import BatchChanged, StepSkipped
 from swell.core.ledger import Ledger
 from swell.core.types import Factors, Observation
-from swell.errors import LossError
+from swell.errors import LossError, WorldError
 from swell.job.records import StepRecord
+from swell.job.rollback import Rollback
 from swell.job.update import Outcome
 from swell.loop.metrics import exchange
 from swell.loop.step import StepInProgress
@@ -35,23 +36,39 @@ class Ending:
         self.gain = 1.0
         self.first: Callable[[], None] | None = None  # done by all replicas before a save, a stop or another world
         self._waiting: Outcome | None = None
+        self._pending = False  # whether another world waits for the next step to begin
+        self.rollback = Rollback()
+        self.units = 0  # updates of one optimizer and other things done together: who has more has come further
+        self.partial: set[int] = set()  # optimizers that have stepped already in a step that is not committed
+        self.partial_batch = 0  # the batch of that step
 
     def record(self) -> StepRecord:
         """The record of the step under way."""
         self._record = self._record or StepRecord(self._job._emit, nonfinite=self._nonfinite)
         return self._record
 
+    def stepped(self, step: StepInProgress, number: int, outcome: Outcome, *, batch: int) -> None:
+        """One optimizer's update is made; where the step breaks before the others' are, it is not made again."""
+        step.stepped.add(number)
+        self.rollback.release()
+        self.units += 1
+        self.partial, self.partial_batch = set(step.stepped), batch
+        if number == 0:
+            self.factors, self.gain = outcome.factors, outcome.gain
+
     def commit(
         self, step: StepInProgress, ledger: Ledger, outcome: Outcome, *, batch: int, seen: Observation | None
     ) -> None:
         """Count the step's samples as done, together with the update they made."""
         job, pace = self._job, self._job._pace
+        job._elasticity.reach("commit")
         if len(job._trainees) > 1:
             exchange(job.metrics, job.collective, job.device)
         job.metrics.commit()
         before = ledger.samples
         ledger.commit(step.stop)
         step.ended, self._overflows = True, 0
+        self.partial = set()
         if step.measured:
             self.measured_at = ledger.samples
         if batch != pace.batch and seen is not None:
@@ -73,26 +90,34 @@ class Ending:
             if trainee.schedule is not None:
                 trainee.schedule.advance(pace.progress if target is None else min(pace.progress, target))
         self._report(step, ledger, step_s)
+        self._pending = outcome.pending
         if self.first is None:
-            self._after_commit(outcome)
+            self._save_or_stop(outcome)
         else:
             self._waiting = outcome
 
     def settle(self) -> None:
         """Before the next step: do what waited until the user's own code after the last one was through.
 
-        A loop that keeps sums of its own adds to them after the optimizer's step. With ``first`` set, saving, stopping
-        and changes of the world wait for that, and ``first`` may bring those sums together beforehand.
+        A change of the world always does, for newcomers begin with a step: what members do together between two steps,
+        such as an evaluation, must lie behind them. A loop that keeps sums of its own adds to them after the
+        optimizer's step. With ``first`` set, saving and stopping wait for that as well, and ``first`` may bring those
+        sums together beforehand.
         """
         outcome, self._waiting = self._waiting, None
-        if outcome is None:
-            return
-        if self.first is not None and (outcome.noticed or outcome.due or outcome.pending):
-            self.first()
-        self._after_commit(outcome)
+        if outcome is not None:
+            if self.first is not None and (outcome.noticed or outcome.due or outcome.pending):
+                self.first()
+            self._save_or_stop(outcome)
+        if self._pending:
+            self._job._elasticity.reform("workers joined or left")
 
-    def _after_commit(self, outcome: Outcome) -> None:
-        """What waits for the moment at which everything is consistent: saving, stopping, another world."""
+    def reformed(self) -> None:
+        """Another world was formed: whatever waited for one has it."""
+        self._pending, self._waiting = False, None
+
+    def _save_or_stop(self, outcome: Outcome) -> None:
+        """What waits for the moment at which everything is consistent."""
         job = self._job
         job._keeper.poll()
         if job._rehearsal is not None:
@@ -101,34 +126,55 @@ class Ending:
             job._elasticity.stop()
         if outcome.due:
             job._keeper.save()
-        if outcome.pending:
-            job._elasticity.reform("workers joined or left")
+
+    def recover(self, step: StepInProgress, error: WorldError) -> None:
+        """A replica was lost in a step: form the world anew, then do the step again unless others had finished it.
+
+        Where the loss cuts an exchange short, some replicas may have all of it and others not. The state of those that
+        came further is then everybody's.
+        """
+        before = self._job.steps
+        if not step.ended:
+            self.rollback.undo()
+        self._job._elasticity.recover(error)
+        self.rollback.begin()
+        if step.ended:
+            return
+        if self._job.steps > before:
+            step.ended = True
+            self.forget()
+        else:
+            self.abandon(step, str(error), redone=True)
 
     def _report(self, step: StepInProgress, ledger: Ledger, step_s: float) -> None:
         pace, record, self._record = self._job._pace, self._record, None
         noise = self._job.noise
         groups = self._job._trainees[0].optimizer.param_groups
-        if record is not None:
-            record.set_committed(
-                step=pace.step,
-                epoch=ledger.epoch,
-                samples=ledger.samples,
-                global_batch=step.plan.global_batch,
-                replicas=step.plan.replicas,
-                micro_batch=step.plan.micro_batch,
-                accumulation=step.plan.accumulation,
-                lr=tuple(float(group["lr"]) for group in groups),
-                lr_factor=tuple(factor.lr for factor in self.factors),
-                gain=self.gain,
-                progress=pace.progress,
-                step_s=step_s,
-                signal=None if noise is None else noise.total.signal,
-                noise=None if noise is None else noise.total.noise,
-                noise_scale=None if noise is None else noise.total.noise_scale,
-            )
+        if record is None:  # the first optimizer rested, or had stepped before the step was done again
+            record = StepRecord(self._job._emit, nonfinite=self._nonfinite)
+            record.set_loss(None)
+        record.set_committed(
+            step=pace.step,
+            epoch=ledger.epoch,
+            samples=ledger.samples,
+            global_batch=step.plan.global_batch,
+            replicas=step.plan.replicas,
+            micro_batch=step.plan.micro_batch,
+            accumulation=step.plan.accumulation,
+            lr=tuple(float(group["lr"]) for group in groups),
+            lr_factor=tuple(factor.lr for factor in self.factors),
+            gain=self.gain,
+            progress=pace.progress,
+            step_s=step_s,
+            signal=None if noise is None else noise.total.signal,
+            noise=None if noise is None else noise.total.noise,
+            noise_scale=None if noise is None else noise.total.noise_scale,
+        )
 
     def not_stepped(self, step: StepInProgress, outcome: Outcome, ledger: Ledger) -> None:
         """The update was not made: the samples come again, or are passed over."""
+        self.rollback.release()
+        self.units += 1
         if outcome.redo:
             self._overflows += 1
             if self._overflows > MAX_OVERFLOWS:
@@ -138,11 +184,14 @@ class Ending:
                 )
         else:
             ledger.commit(step.stop)
+            self.partial = set()
         self.abandon(step, outcome.reason, redone=outcome.redo)
 
     def abandon(self, step: StepInProgress, reason: str, *, redone: bool) -> None:
         """End a step without an update, and say so."""
         step.ended = True
+        if redone:
+            self.rollback.undo()
         self.forget()
         self._job._emit(
             StepSkipped(
@@ -170,10 +219,17 @@ class Ending:
         self._job._announcer.epoch_ended(complete=complete)
         ledger.next_epoch()
 
-    def state_dict(self) -> dict[str, int]:
-        """Where the last measured step stood."""
-        return {"measured_at": self.measured_at}
+    def state_dict(self) -> dict[str, Any]:
+        """Where the last measured step stood, and how far the one under way had come."""
+        return {
+            "measured_at": self.measured_at,
+            "units": self.units,
+            "partial": sorted(self.partial),
+            "partial_batch": self.partial_batch,
+        }
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state."""
         self.measured_at = int(state["measured_at"])
+        self.units = int(state["units"])
+        self.partial, self.partial_batch = set(state["partial"]), int(state["partial_batch"])

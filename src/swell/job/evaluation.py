@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from swell.data.evaluation import evaluation_loader
 from swell.errors import WorldError
+from swell.job.vote import meet
 from swell.loop.metrics import exchange
 
 if TYPE_CHECKING:
@@ -21,10 +22,15 @@ def evaluate(job: Job, dataset: Any, *, batch_size: int, **loading: Any) -> Iter
     """
     while True:
         job.metrics.drop()
+        before = job._ending.units
         yield from evaluation_loader(dataset, rank=job.rank, replicas=job.replicas, batch_size=batch_size, **loading)
         try:
+            meet(job.collective)
             exchange(job.metrics, job.collective, job.device)
         except WorldError as error:
             job._elasticity.recover(error)
-            continue
-        return
+            if job._ending.units > before:  # others got through, and their sums came with their state
+                return
+        else:
+            job._ending.units += 1
+            return

@@ -320,7 +320,7 @@ class Job:
 
     def save(self, name: str | None = None) -> None:
         """Save a checkpoint now and wait for it; one with a ``name`` is kept for good. Every replica calls it."""
-        self._keeper.save(name=name, wait=True)
+        self._elasticity.together(lambda: self._keeper.save(name=name, wait=True))
 
     def redo(self) -> None:
         """Give up the step under way on all replicas; its samples come again. For use after an exception."""
@@ -372,10 +372,6 @@ class Job:
 
     def _end_step(self, step: StepInProgress) -> None:
         self._stepping.end(step, self._ledger)
-
-    def _place(self) -> int:
-        """How far this replica is, to tell the most advanced from those who must catch up; newcomers are at -1."""
-        return self.steps if self.steps else -1
 
     def _described(self) -> str:
         models = "\n".join(describe(trainee) for trainee in self._trainees)

@@ -28,7 +28,9 @@ class Keeper:
         self._job, self._cadence = job, cadence
         self._saver: AsyncSaver | None = None
         if run_dir is not None:
-            self._store = Store(run_dir, keep=keep, on_warning=self._warn)
+            self._store = Store(
+                run_dir, keep=keep, on_warning=self._warn, on_point=lambda point: job._elasticity.reach("save")
+            )
             self._saver = AsyncSaver(self._store, on_saved=self._saved, on_warning=self._warn)
         self._last = self._mark()
 
@@ -39,21 +41,20 @@ class Keeper:
     def save(self, *, name: str | None = None, wait: bool = False) -> None:
         """Save the state as of the last commit; every replica calls it, the first one writes.
 
-        With ``wait`` it returns when the checkpoint is on the disk and raises if it cannot be written; otherwise a save
-        that is still being written puts this one off.
+        With ``wait`` it returns on every replica when the checkpoint is on the disk and raises if it cannot be written;
+        otherwise a save that is still being written puts this one off. ``WorldError`` where a replica is lost in it.
         """
+        if self._saver is not None:
+            job = self._job
+            state = {**whole.capture(job), "rng": self._everybodys_rng()}
+            about = {"samples": job.samples, "step": job.steps, "name": name, "world_size": job.replicas}
+            if job.is_main and wait:
+                self._saver.save(state, **about)
+            elif job.is_main:
+                self._saver.save_async(state, **about)
+            if wait:
+                job.collective.barrier()
         self._last = self._mark()
-        if self._saver is None:
-            return
-        job = self._job
-        state = {**whole.capture(job), "rng": self._everybodys_rng()}
-        if not job.is_main:
-            return
-        about = {"samples": job.samples, "step": job.steps, "name": name, "world_size": job.replicas}
-        if wait:
-            self._saver.save(state, **about)
-        else:
-            self._saver.save_async(state, **about)
 
     def resume(self) -> bool:
         """Go on from the newest complete checkpoint, on however many replicas there are now; False without one."""

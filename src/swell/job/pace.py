@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from swell.core.feasibility import feasible_replicas
 from swell.core.planning import plan, plan_remainder
 from swell.core.profile import Profile
 from swell.core.protocols import Policy
@@ -12,6 +13,8 @@ from swell.core.types import Layout, NoiseEstimate, Observation, Plan, StepTimes
 from swell.errors import ConfigError, PlanError
 from swell.policies import Fixed
 from swell.policies.decision import checked_batch, chosen_layout
+
+MOST_REPLICAS = 4096  # that are listed where a batch could feed more
 
 
 class Pace:
@@ -126,6 +129,26 @@ class Pace:
         except PlanError:
             return False
         return True
+
+    def possible_replicas(self) -> list[int] | None:
+        """On how many replicas a step can be laid out; None where that depends on what the policy is yet to choose."""
+        if self._capacity is not None:
+            return [len(self._capacity)]
+        sized = self.policy
+        while not hasattr(sized, "layout") and hasattr(sized, "policy"):
+            sized = sized.policy  # type: ignore[attr-defined]
+        bounds = {"max_micro": self._high, "min_micro": self._low, "constant_micro": self._constant}
+        if hasattr(sized, "layout") and isinstance(getattr(sized, "max", None), int):
+            micro = getattr(sized, "micro", None)
+            low, high = micro if isinstance(micro, tuple) else (None, None)
+            bounds.update(min_micro=low, max_micro=high)
+            lowest, highest = self.base, int(sized.max)  # type: ignore[attr-defined]
+        elif self._exact:
+            lowest = highest = int(self.policy.size)  # type: ignore[attr-defined]
+        else:
+            return None
+        among = range(1, min(highest, MOST_REPLICAS) + 1)
+        return feasible_replicas(lowest, among=among, max_batch=highest, **bounds)
 
     def enter_world(self) -> None:
         """Members and newcomers begin alike: told that the world has changed, and without a step yet to be timed."""

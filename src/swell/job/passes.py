@@ -41,8 +41,9 @@ class Passes:
         self._job._announcer.run_started()
         while ledger.epoch < self._epochs and not self._job._stepping.finished:
             self._job._announcer.epoch_started(epochs=self._epochs)
-            yield ledger.epoch
-            self._end_epoch()
+            epoch = ledger.epoch
+            yield epoch
+            self._end_epoch(epoch)
         self._finish()
 
     def until(self, *, steps: float | None, epochs: float | None) -> Iterator[int]:
@@ -64,15 +65,18 @@ class Passes:
         self._job._announcer.run_started()
         while not self.reached and not self._job._stepping.finished:
             self._job._announcer.epoch_started(epochs=None)
-            yield ledger.epoch
-            self._end_epoch()
+            epoch = ledger.epoch
+            yield epoch
+            self._end_epoch(epoch)
         self._finish()
 
-    def _end_epoch(self) -> None:
-        self._job._ending.end_epoch(self._job._ledger, complete=self._job._stepping.complete)
+    def _end_epoch(self, epoch: int) -> None:
+        ledger = self._job._ledger
+        if ledger.epoch == epoch:  # otherwise others have ended it, and handed that on when a replica was lost
+            self._job._ending.end_epoch(ledger, complete=self._job._stepping.complete)
 
     def _finish(self) -> None:
         """The loop is over: nothing more will change, so save it as it is."""
-        self._job._keeper.save(wait=True)
+        self._job.save()
         self._job._announcer.run_ended("finished")
         self._job._elasticity.leave()

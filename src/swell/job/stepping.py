@@ -39,6 +39,7 @@ class Stepping:
         self._batch = 0  # what the policy chose for the step under way, whole even where the epoch's end cuts it
         self._seen: Observation | None = None  # what the policy saw last
         self._looping = False
+        self._epoch = 0  # of the pass that is being iterated
         self.finished = False  # whether the policy says that the run is over
         self.complete = False  # whether the epoch's last sample was committed
 
@@ -69,23 +70,37 @@ class Stepping:
                 "take turns with one set of samples."
             )
         self._looping, self.complete = True, False
+        self._epoch = self._job._ledger.epoch
+        self._ending.rollback.look(self._job._trainees)
 
     def leave(self) -> None:
         """The user left the loader, at its end or before; a step under way is forgotten."""
         self._looping = False
         if self._current is not None and not self._current.ended:
+            self._ending.rollback.undo()
             self._ending.forget()
         self._current = None
 
     def begin(self, ledger: Ledger) -> StepInProgress | None:
         """Choose and lay out the next step; None at the end of the epoch or of the run."""
+        while True:
+            try:
+                return self._begin(ledger)
+            except WorldError as error:
+                self._job._elasticity.recover(error)
+
+    def _begin(self, ledger: Ledger) -> StepInProgress | None:
         self._ending.settle()
         job, pace = self._job, self._job._pace
+        if ledger.epoch != self._epoch:  # while this replica was cut off, others have finished the pass
+            return None
         for trainee in job._trainees:
             trainee.follow_groups()
         if job._passes.reached:
             return None
-        if pace.settled:  # a batch that never changes needs no look round
+        if self._ending.partial:  # a step that some of the optimizers have made already
+            batch = self._ending.partial_batch
+        elif pace.settled:  # a batch that never changes needs no look round
             batch = pace.batch
         else:
             seen = self._seen = self._observe(ledger)
@@ -105,6 +120,8 @@ class Stepping:
         self._batch = batch
         plan, measured = self._lay_out(batch, span[1] - span[0])
         self._current = StepInProgress(epoch=ledger.epoch, start=span[0], plan=plan, rank=job.rank, measured=measured)
+        self._current.stepped = set(self._ending.partial)
+        self._ending.rollback.begin()
         return self._current
 
     def _observe(self, ledger: Ledger) -> Observation:
@@ -124,8 +141,9 @@ class Stepping:
         pace, replicas, settings = self._job._pace, self._job.replicas, self._statistics
         if settings is None:
             return pace.lay_out(batch, count, replicas=replicas, split=False), False
-        plan = pace.lay_out(batch, count, replicas=replicas, split=settings.splits(pace.step))
-        return plan, settings.measures(pace.step) and plan.num_micro_batches > 1
+        split = settings.splits(pace.step, batch / pace.base)
+        plan = pace.lay_out(batch, count, replicas=replicas, split=split)
+        return plan, plan.num_micro_batches > 1 and (settings.measures(pace.step) or split)
 
     # The user's two calls
 
@@ -134,6 +152,7 @@ class Stepping:
     ) -> None:
         """Run one backward pass with the loss weighted by its part of the step."""
         step = self._step_for("backward")
+        self._job._elasticity.reach("backward")
         _check_scalar(loss)
         if step.taken and not only:
             raise LoopError(
@@ -192,7 +211,8 @@ class Stepping:
                 step.closures.setdefault(number, []).append((step.index, closure, inputs))
             step.taken.add(number)
             if step.is_last and not step.ended:
-                updated = self._update(step, trainee, clip) or updated
+                done = number in step.stepped  # before the step broke; its gradient was that of the same samples
+                updated = done or self._update(step, trainee, clip) or updated
         return updated
 
     def _take(self, step: StepInProgress, trainee: Trainee, index: int) -> None:
@@ -203,12 +223,13 @@ class Stepping:
         )
 
     def _update(self, step: StepInProgress, trainee: Trainee, clip: Clip | None) -> bool:
+        before = self._job.steps, len(self._ending.partial)
         try:
             return self._update_together(step, trainee, clip)
         except WorldError as error:
-            self._ending.abandon(step, str(error), redone=True)
-            self._job._elasticity.recover(error)
-            return False
+            self._ending.recover(step, error)
+            # Made here, or by replicas that came further and handed it on.
+            return (self._job.steps, len(self._ending.partial)) > before
 
     def _update_together(self, step: StepInProgress, trainee: Trainee, clip: Clip | None) -> bool:
         job, number = self._job, self._number(trainee)
@@ -224,6 +245,8 @@ class Stepping:
             samples_between=ledger.samples - self._ending.measured_at + step.plan.global_batch,
         )
         closures = step.closures.get(number)
+        if closures is not None and job._world.elastic:
+            self._ending.rollback.hold(trainee)
         alone = len(job._trainees) == 1
         outcome = self._updater.run(
             job.collective,
@@ -241,9 +264,7 @@ class Stepping:
         if not outcome.stepped:
             self._ending.not_stepped(step, outcome, ledger)
             return False
-        step.stepped.add(number)
-        if number == 0:
-            self._ending.factors, self._ending.gain = outcome.factors, outcome.gain
+        self._ending.stepped(step, number, outcome, batch=self._batch)
         if len(step.stepped) == len(job._trainees):
             self._ending.commit(step, ledger, outcome, batch=self._batch, seen=self._seen)
         return True
@@ -269,22 +290,24 @@ class Stepping:
         if step.spoiled is not None:
             self._give_up_together(step)
         elif not step.mine:
-            for trainee in self._job._trainees:
-                if not step.ended:
+            for number, trainee in enumerate(self._job._trainees):
+                if not step.ended and number not in step.stepped:
                     self._update(step, trainee, None)
         elif step.stepped:  # several optimizers, and the user let some of them rest
             done = Outcome(stepped=True, factors=self._ending.factors, gain=self._ending.gain)
-            self._ending.commit(step, ledger, done, batch=self._batch, seen=self._seen)
+            try:
+                self._ending.commit(step, ledger, done, batch=self._batch, seen=self._seen)
+            except WorldError as error:
+                self._ending.recover(step, error)
 
     def _give_up_together(self, step: StepInProgress) -> None:
         reason = step.spoiled or "unknown"
         try:
             self._updater.vote(self._job.collective, step, None, 0, self._flags(), 0.0)
         except WorldError as error:
+            self._ending.recover(step, error)
+        else:
             self._ending.abandon(step, reason, redone=True)
-            self._job._elasticity.recover(error)
-            return
-        self._ending.abandon(step, reason, redone=True)
 
     def _flags(self) -> tuple[bool, bool, bool]:
         job = self._job

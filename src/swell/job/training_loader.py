@@ -17,6 +17,7 @@ from swell.data.spans import Span
 from swell.data.stream import Stream
 from swell.errors import ConfigError
 from swell.loop.step import StepInProgress
+from swell.runtime.faults import FailingSamples, read_faults
 
 if TYPE_CHECKING:
     from swell.job.job import Job
@@ -40,15 +41,20 @@ class TrainingLoader:
     the epoch goes on from the first sample that was not committed.
     """
 
-    def __init__(self, job: Job, source: Source, ledger: Ledger, *, drop_last: bool) -> None:
+    def __init__(
+        self, job: Job, source: Source, ledger: Ledger, *, drop_last: bool, failing: FailingSamples | None = None
+    ) -> None:
         self._job, self._source, self.ledger = job, source, ledger
         self._drop_last = drop_last
+        self._failing = failing
 
     def __iter__(self) -> Iterator[Any]:
         job = self._job
         job._enter_loop()
         try:
             while (step := job._begin_step()) is not None:
+                if self._failing is not None:
+                    self._failing.place.copy_(torch.tensor([job.rank, job.steps]))
                 for index in range(len(step.mine)):
                     batch = self._source.fetch(self._span(step, index), lambda s=step, i=index: self._upcoming(s, i))
                     step.hand_out(index)
@@ -122,7 +128,11 @@ def feed_loader(
     ledger = Ledger(lambda epoch: len(order_of(epoch)), seed=seed, drop_last=drop_last)
     # Of its own, so that starting data workers draws nothing from the user's random numbers.
     own = torch.Generator().manual_seed(zlib.crc32(f"{seed} {job.rank}".encode()))
-    return TrainingLoader(job, Feed(dataset, order_of, **{"generator": own, **loading}), ledger, drop_last=drop_last)
+    failing = None
+    if (faults := read_faults()).plans("load"):
+        dataset = failing = FailingSamples(dataset, faults)
+    source = Feed(dataset, order_of, **{"generator": own, **loading})
+    return TrainingLoader(job, source, ledger, drop_last=drop_last, failing=failing)
 
 
 def stream_loader(

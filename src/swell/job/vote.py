@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -13,7 +14,7 @@ from swell.errors import DisagreementError
 class Vote:
     """One replica's word on the step at hand; all numbers, so that it travels in one small message."""
 
-    trainee: float  # which optimizer is about to step
+    trainee: float  # which optimizer is about to step; MEETING for what replicas do together between steps
     start: float
     batch: float
     failed: float  # 1 if this replica could not compute its share
@@ -27,12 +28,20 @@ class Vote:
     last_s: float  # what the whole step before took here; 0 where there was none
 
 
+MEETING = -1
 _FIELDS = [field.name for field in fields(Vote)]
+_NOTHING = Vote(**dict.fromkeys(_FIELDS, 0.0))
 
 
 def hold(collective: Collective, vote: Vote) -> list[Vote]:
     """Every replica's vote in rank order; an error on each of them if they are not at the same place."""
     votes = [Vote(*numbers) for numbers in collective.gather_numbers([getattr(vote, name) for name in _FIELDS])]
+    _agree(
+        "whether to train or to do something else",
+        [float(v.trainee == MEETING) for v in votes],
+        "Workers that join begin with a training step: call job.evaluation and job.save after job.step or after the "
+        "loop over the loader, not before it, and on every replica.",
+    )
     _agree("the position in the data", [v.start for v in votes], "Pass the same data set and seed to every replica.")
     _agree(
         "the global batch",
@@ -43,6 +52,12 @@ def hold(collective: Collective, vote: Vote) -> list[Vote]:
     given = [v.weighted for v in votes if v.weighted >= 0]
     _agree("whether job.backward gets a weight", given, "Pass weight= on every replica, or on none.")
     return votes
+
+
+def meet(collective: Collective) -> None:
+    """Make sure that every replica is about to do something together between steps, and none to train."""
+    if collective.size > 1:
+        hold(collective, dataclasses.replace(_NOTHING, trainee=MEETING))
 
 
 def _agree(what: str, values: Sequence[float], mend: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -26,6 +27,9 @@ class Metrics:
     def __init__(self) -> None:
         self._pending: dict[str, Tensor] = {}
         self._committed: dict[str, Tensor] = {}
+        self.reads = 0  # how often results were asked for and counting began again
+        self._read: dict[str, float] = {}  # what they were the last time
+        self._repeats = 0  # reads that others have made and this replica has not
 
     def mean(self, name: str, value: Any, *, weight: Any = 1.0) -> None:
         """Add ``value``, itself a mean over ``weight`` samples, to a weighted mean."""
@@ -88,22 +92,36 @@ class Metrics:
 
     def results(self, *, reset: bool = True) -> dict[str, float]:
         """Everything committed so far, over all replicas; counting starts again unless ``reset=False``."""
+        if self._repeats > 0:
+            self._repeats -= reset
+            return dict(self._read)
         results = {}
         for name, entry in sorted(self._committed.items()):
             total, weight = entry.tolist()
             results[name] = total if weight == 0 else total / weight
         if reset:
             self._committed.clear()
+            self.reads, self._read = self.reads + 1, dict(results)
         return results
 
-    def state_dict(self) -> dict[str, list[float]]:
-        """What was committed and not yet read."""
-        return {name: entry.tolist() for name, entry in self._committed.items()}
+    def repeat_reads(self, count: int) -> None:
+        """After taking over the state of another replica that had read results ``count`` times more than this one.
 
-    def load_state_dict(self, state: dict[str, list[float]]) -> None:
+        What it read last is then what this replica reads next, and counting does not begin again for it.
+        """
+        self._repeats = max(0, min(1, count))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was committed and not yet read, and what was read last."""
+        committed = {name: entry.tolist() for name, entry in self._committed.items()}
+        return {"committed": committed, "reads": self.reads, "read": dict(self._read)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what was committed."""
         self._pending.clear()
-        self._committed = {name: torch.tensor(entry, dtype=torch.float64) for name, entry in state.items()}
+        committed = state["committed"]
+        self._committed = {name: torch.tensor(entry, dtype=torch.float64) for name, entry in committed.items()}
+        self.reads, self._read, self._repeats = int(state["reads"]), dict(state["read"]), 0
 
 
 def exchange(metrics: Metrics, collective: Collective, device: torch.device) -> None:

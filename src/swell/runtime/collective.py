@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -78,6 +78,7 @@ class TorchCollective:
         self.group = group
         self.control_group = group if control_group is None else control_group
         self.device = torch.device(device)
+        self.underway: Callable[[], None] | None = None  # called while tensors are on their way, to fail there
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         same = (dist.get_rank(self.control_group), dist.get_world_size(self.control_group))
@@ -130,6 +131,8 @@ class TorchCollective:
                 (bucket, flat, dist.all_reduce(flat, group=self._group_of(flat), async_op=True))
                 for bucket, flat in _flattened(tensors)
             ]
+            if self.underway is not None:
+                self.underway()
             _land(flights)
 
     @torch.no_grad()

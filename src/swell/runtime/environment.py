@@ -33,6 +33,8 @@ class Environment:
     swell_run_dir: str | None = None  # SWELL_RUN_DIR: the folder of the run
     swell_rehearse: str | None = None  # SWELL_REHEARSE: measure only, as `swell noise` and `swell tune` ask
     swell_beat_s: float | None = None  # SWELL_BEAT_S: seconds between two heartbeats
+    swell_faults: str | None = None  # SWELL_FAULTS: where to fail on purpose
+    swell_events: str | None = None  # SWELL_EVENTS: a file that takes a job's events besides its own log
 
     @property
     def launched(self) -> bool:
@@ -95,6 +97,8 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         swell_run_dir=text("SWELL_RUN_DIR"),
         swell_rehearse=text("SWELL_REHEARSE"),
         swell_beat_s=number("SWELL_BEAT_S", float, "a number of seconds"),
+        swell_faults=text("SWELL_FAULTS"),
+        swell_events=text("SWELL_EVENTS"),
     )
     if (found.rank is None) != (found.world_size is None):
         given, missing = ("RANK", "WORLD_SIZE") if found.rank is not None else ("WORLD_SIZE", "RANK")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from swell.core.protocols import Sink
 from swell.telemetry.fanout import Fanout
-from swell.telemetry.log import EventLog, read_events
+from swell.telemetry.log import EventLog, last_step, read_events
 from swell.telemetry.progress import ProgressLine
 from swell.telemetry.report import compare, draw_run
 from swell.telemetry.series import Series, series_of
@@ -25,6 +25,7 @@ __all__ = [
     "TensorBoardSink",
     "compare",
     "draw_run",
+    "last_step",
     "open_sinks",
     "read_events",
     "series_of",

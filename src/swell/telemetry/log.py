@@ -12,6 +12,7 @@ from swell.core.events import Event, from_json, to_json
 from swell.errors import ConfigError
 
 _LOGGER = logging.getLogger("swell")
+_TAIL = 2**16  # bytes of a log in which its last step is looked for
 
 
 class EventLog:
@@ -106,6 +107,20 @@ def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
                 yield from_json(text)
             except ConfigError as error:
                 raise ConfigError(f"{os.fspath(path)}, line {number}: {error}") from error
+
+
+def last_step(path: str | os.PathLike[str]) -> int:
+    """The number of the step that was written last, by a look at the end of the log; -1 where there is none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - _TAIL))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return -1
+    for line in reversed(lines):
+        if '"event": "step"' in line and not _is_torn(line):
+            return int(json.loads(line)["step"])
+    return -1
 
 
 def _is_torn(text: str) -> bool:
