@@ -10,6 +10,7 @@ from torch import Tensor
 
 from swell.core.ledger import Ledger
 from swell.core.protocols import FinitePolicy
+from swell.core.moment_average import window_of
 from swell.core.types import Observation, Plan
 from swell.errors import ConfigError, DataError, LoopError, LossError, WorldError
 from swell.job.ending import Ending
@@ -59,6 +60,14 @@ class Stepping:
             )
             state = [*trainee.model.parameters(), *trainee.model.buffers()]
             collective.broadcast_tensors([tensor.detach() for tensor in state], source=0)
+
+    def expect(self, total_samples: int | None) -> None:
+        """The run will be so long: figures are averaged over a fitting part of it."""
+        settings, base = self._statistics, self._job._pace.base
+        given = None if settings is None else settings.window
+        window = window_of(total_samples, base_batch=base) if given is None else given
+        for trainee in self._job._trainees:
+            trainee.noise.window = trainee.preconditioned_noise.window = window
 
     # One pass of the loader
 
@@ -141,7 +150,7 @@ class Stepping:
         pace, replicas, settings = self._job._pace, self._job.replicas, self._statistics
         if settings is None:
             return pace.lay_out(batch, count, replicas=replicas, split=False), False
-        split = settings.splits(pace.step, batch / pace.base)
+        split = settings.splits(pace.step, batch / pace.base, self._job._trainees[0].noise.window)
         plan = pace.lay_out(batch, count, replicas=replicas, split=split)
         return plan, plan.num_micro_batches > 1 and (settings.measures(pace.step) or split)
 
@@ -211,8 +220,11 @@ class Stepping:
                 step.closures.setdefault(number, []).append((step.index, closure, inputs))
             step.taken.add(number)
             if step.is_last and not step.ended:
-                done = number in step.stepped  # before the step broke; its gradient was that of the same samples
-                updated = done or self._update(step, trainee, clip) or updated
+                if number in step.stepped:  # before the step broke, by the gradient of the same samples
+                    trainee.clear()
+                    updated = True
+                else:
+                    updated = self._update(step, trainee, clip) or updated
         return updated
 
     def _take(self, step: StepInProgress, trainee: Trainee, index: int) -> None:
