@@ -45,6 +45,11 @@ class PatchedStep:
         with self.lifted():
             return self._function(closure)
 
+    @property
+    def inside(self) -> bool:
+        """Whether it is not the user who calls the optimizer now."""
+        return self._inside
+
     @contextmanager
     def lifted(self) -> Iterator[None]:
         """While the body runs, ``optimizer.step`` is the optimizer's own: it is not the user who calls it."""

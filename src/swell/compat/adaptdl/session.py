@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from swell.compat.adaptdl.torch.accumulator import Accumulator
     from swell.compat.adaptdl.torch.data import AdaptiveDataLoaderHelper
     from swell.compat.adaptdl.torch.parallel import AdaptiveDataParallel
+    from swell.compat.adaptdl.trainer import AdaptDLTorchTrainer
 
 PART = "adaptdl"  # the name of this state in the job's checkpoints
 _ALONE = Alone()
@@ -37,6 +38,7 @@ class Session:
     def __init__(self) -> None:
         self.states = States()
         self.models: list[AdaptiveDataParallel] = []
+        self.trainers: list[AdaptDLTorchTrainer] = []
         self.loaders: list[AdaptiveDataLoaderHelper] = []
         self.accumulators: list[Accumulator] = []
         self.world: World | None = None
@@ -183,8 +185,8 @@ class Session:
 
     def close(self) -> None:
         """End the run: give optimizers and signals back, leave the process group."""
-        for model in self.models:
-            model.give_back()
+        for patched in (*self.models, *self.trainers):
+            patched.give_back()
         if self.notices is not None and threading.current_thread() is threading.main_thread():
             self.notices.uninstall()
         if self.job is not None:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from swell.checkpoint.store import Store
 from swell.checkpoint.transfer import share_state
+from swell.compat.adaptdl.clipping import Clipping
 from swell.compat.adaptdl.local_batch import LocalBatch
 from swell.compat.adaptdl.patched_step import PatchedStep
 from swell.compat.adaptdl.session import Session, open_session, session
@@ -22,7 +23,7 @@ from swell.errors import ConfigError, LoopError
 from swell.gradients.preconditioner import precondition
 from swell.job.pace import Pace
 from swell.job.state import capture_trainee, restore_trainee
-from swell.job.trainee import Clip, Trainee
+from swell.job.trainee import Trainee
 from swell.job.update import Position, Updater
 from swell.loop.metrics import Metrics
 from swell.loop.schedule import Schedule
@@ -76,7 +77,6 @@ class AdaptDLTorchTrainer:
         self._scale, self._samples = 1.0, 0
         self._local, self._asked = batch_size, False
         self._ended_s, self._last_s = time.perf_counter(), 0.0
-        self._clip: Clip | None = None
         self._before: list[list[Tensor | None]] = []  # the last step's gradients, for one replica's estimate
 
     def program_reentry(self, model: nn.Module, optimizer: Optimizer, lr_scheduler: Any | None = None) -> Reentry:
@@ -109,6 +109,8 @@ class AdaptDLTorchTrainer:
         self._patch = PatchedStep(
             optimizer, self._stepped, predict_gain=self.predict_gain, update_scale=self.update_scale
         )
+        self._clipping = Clipping(optimizer, lambda: self._patch.inside)
+        here.trainers.append(self)
         self._set_local(self._fitted(self.bounds.batch_size))
         found = self._resume()
         if here.notices is not None:
@@ -178,9 +180,11 @@ class AdaptDLTorchTrainer:
         moments = None if estimate is None else estimate.total
         return gain(scale, moments, base_batch=self.bounds.batch_size)
 
-    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> None:
-        """Clip the gradient of all replicas together in the next ``optimizer.step()``."""
-        self._clip = lambda parameters: nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """Clip the gradient of all replicas together in the next ``optimizer.step()``; so does torch's own function."""
+        if self._trainee is None:
+            raise LoopError("clip_grad_norm_ was called before program_reentry. Call that first.")
+        return self._clipping.norm(list(self._trainee.model.parameters()), max_norm, norm_type)
 
     def step(self, epoch: int, **metrics: Any) -> None:
         """The epoch is done: save, and exit with 143 if the program was asked to stop. Every replica calls it."""
@@ -201,9 +205,14 @@ class AdaptDLTorchTrainer:
             self.close()
             raise SystemExit(EXIT_RESUME)
 
+    def give_back(self) -> None:
+        """Give the optimizer its own step again."""
+        self._clipping.give_back()
+        self._patch.give_back()
+
     def close(self) -> None:
         """Give the optimizer its own step and the signals their own meaning again."""
-        self._patch.give_back()
+        self.give_back()
         if self._here.notices is not None:
             self._here.notices.uninstall()
 
@@ -233,7 +242,6 @@ class AdaptDLTorchTrainer:
         trainee.accumulator.weigh(share)
         trainee.accumulator.take(multiplier=share, measure=step.measured, preconditioned=trainee.wants_preconditioned)
         votes = self._updater.vote(collective, step, trainee, 0, (False, False, False), self._last_s)
-        clip, self._clip = self._clip, None
         outcome = self._updater.run(
             collective,
             step,
@@ -242,11 +250,12 @@ class AdaptDLTorchTrainer:
             Position(scale=self._scale, progress=self._pace.progress, samples=self._samples, samples_between=batch),
             with_metrics=False,
             frozen=False,
-            clip=clip,
+            clip=None,
             closure=None,
             report=lambda loss: None,
         )
         trainee.clear()
+        self._clipping.begin()
         world = self._here.world
         self._pace.timed(outcome.last_s)
         self._pace.committed(

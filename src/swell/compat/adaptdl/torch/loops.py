@@ -117,6 +117,8 @@ def _watched(here: Session, job: Job) -> Iterator[Any]:
                 accumulator.settle(keep=step is None or job.samples > samples)
             redone = 0 if job.samples > samples else redone
             step, samples = now, job.samples
+        for model in here.models:
+            model.clipping.begin()
         yield batch
         if now is not None and not now.ended and not now.taken and now.spoiled is None:
             redone += 1

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from swell.compat.adaptdl import checkpoint
+from swell.compat.adaptdl.clipping import Clipping
 from swell.compat.adaptdl.patched_step import PatchedStep
 from swell.compat.adaptdl.session import session
 from swell.compat.adaptdl.torch import loops
@@ -23,7 +24,7 @@ from swell.core.moments import gain
 from swell.core.types import Moments
 from swell.errors import ConfigError, LoopError
 from swell.job import Job
-from swell.job.trainee import Clip, Trainee
+from swell.job.trainee import Trainee
 from swell.loop.step import StepInProgress
 
 _DDP = frozenset(inspect.signature(DistributedDataParallel.__init__).parameters) - {"self", "module"}
@@ -71,9 +72,9 @@ class AdaptiveDataParallel(nn.Module):
         self.gns = GradientNoiseScale(self)
         self._state = _ScalerState(name, mp_scaler)
         self._trainee: Trainee | None = None
-        self._clip: Clip | None = None
         self._warned = False
         self._patch = PatchedStep(optimizer, self._stepped)
+        self.clipping = Clipping(optimizer, lambda: self._patch.inside)
         state = [*model.parameters(), *model.buffers()]
         here.collective.broadcast_tensors([tensor.detach() for tensor in state], source=0)
         here.models.append(self)
@@ -88,13 +89,12 @@ class AdaptiveDataParallel(nn.Module):
         job = session().job
         return 1.0 if job is None else job.gain
 
-    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> None:
-        """Clip the gradient of the whole global batch in the step under way.
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """Clip the gradient of the whole global batch in the step under way, as ``torch.nn.utils.clip_grad_norm_``.
 
-        Call it where ``torch.nn.utils.clip_grad_norm_`` would be called, before ``optimizer.step()``. That function
-        itself sees this replica's batch only; with it, no batch's gradient is longer, and so their mean is not.
+        Returns the norm of the gradients at hand, a tensor that becomes that of the whole gradient with the step.
         """
-        self._clip = lambda parameters: nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+        return self.clipping.norm(list(self.module.parameters()), max_norm, norm_type)
 
     def to_tensorboard(self, writer: Any, global_step: int, tag_prefix: str = "") -> None:
         """Write the gradient's figures with a ``SummaryWriter``."""
@@ -129,6 +129,7 @@ class AdaptiveDataParallel(nn.Module):
 
     def give_back(self) -> None:
         """Give the optimizer its own step again."""
+        self.clipping.give_back()
         self._patch.give_back()
 
     def _stepped(self, closure: Callable[[], Any] | None) -> Any:
@@ -140,16 +141,15 @@ class AdaptiveDataParallel(nn.Module):
                 "optimizer.step() was called in a loop that evaluates. Train inside `for batch in loader` over the "
                 "training AdaptiveDataLoader, with gradients enabled and the model in training mode."
             )
-        clip, self._clip = self._clip, None
         self._check(step, by_closure=closure is not None)
         stepping = here.job._stepping
         if closure is None:
             stepping.weigh([self._trainee])
-            stepping.step(None, (), [self._trainee], clip)
+            stepping.step(None, (), [self._trainee], None)
             return None
         losses: list[Any] = []
         bound = closure if step.is_last else _bound(closure)
-        stepping.step(lambda: losses.append(self._evaluated(bound)), (), [self._trainee], clip)
+        stepping.step(lambda: losses.append(self._evaluated(bound)), (), [self._trainee], None)
         return losses[0] if losses else None
 
     def _stepped_plainly(self, closure: Callable[[], Any] | None) -> Any:
