@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 
 import swell.keras
+import swell.telemetry
 from tests.keras.toy import BACKEND, data, difference, loss, model, train_whole
 
 ROOT = Path(__file__).parents[2]
@@ -53,22 +57,42 @@ def test_several_devices_make_the_weights_of_one_though_no_batch_divides_by_them
     assert elastic.samples == 68
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="other backends spread within one process, in the test above")
-def test_two_processes_make_the_weights_of_one(tmp_path):
-    x, y = data(31)
-    alone = train_whole(model(), adam(), x, y, 15, epochs=2)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def run_two(module, directory, **environments):
+    """Two processes of a test module; their weights, by rank."""
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.keras.torch_worker", str(tmp_path), str(rank), "2"],
-            env=environment,
+            [sys.executable, "-m", f"tests.keras.{module}", str(directory), str(rank), "2"],
+            env={**os.environ, "PYTHONPATH": str(ROOT), **{name: said[rank] for name, said in environments.items()}},
             cwd=ROOT,
         )
         for rank in range(2)
     ]
     assert [worker.wait(timeout=240) for worker in workers] == [0, 0]
-    import numpy as np
+    found = [dict(np.load(directory / f"{rank}.npz")) for rank in range(2)]
+    return [([one[name] for name in one if name.startswith("arr_")], one.get("figures")) for one in found]
 
-    for rank in range(2):
-        with np.load(tmp_path / f"{rank}.npz") as saved:
-            assert difference([saved[name] for name in saved.files], alone) < 5e-6
+
+@pytest.mark.skipif(BACKEND != "torch", reason="other backends spread within one process, in the test above")
+def test_two_processes_make_the_weights_of_one(tmp_path):
+    x, y = data(31)
+    alone = train_whole(model(), adam(), x, y, 15, epochs=2)
+    for weights, _ in run_two("torch_worker", tmp_path):
+        assert difference(weights, alone) < 5e-6
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="MultiWorkerMirroredStrategy is TensorFlow's")
+def test_two_tensorflow_workers_make_the_weights_and_the_noise_of_one(tmp_path):
+    x, y = data(31)
+    alone = train_whole(model(), adam(), x, y, 15, epochs=2)
+    with socket.socket() as one, socket.socket() as other:
+        for held in (one, other):
+            held.bind(("127.0.0.1", 0))
+        cluster = {"worker": [f"127.0.0.1:{held.getsockname()[1]}" for held in (one, other)]}
+    tasks = [json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}}) for rank in range(2)]
+    found = run_two("tensorflow_worker", tmp_path, TF_CONFIG=tasks)
+    for weights, _ in found:
+        assert difference(weights, alone) < 5e-6
+    np.testing.assert_array_equal(found[0][1], found[1][1])  # they decide by the same figures
+    steps = [event for event in swell.telemetry.read_events(tmp_path / "run" / "events.jsonl") if event.kind == "step"]
+    assert [event.global_batch for event in steps] == [15, 15, 1] * 2  # written once, by the first
+    assert {event.replicas for event in steps} == {2}

@@ -3,6 +3,9 @@
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+import functools
+import importlib
+
 import keras
 import numpy as np
 import pytest
@@ -56,11 +59,15 @@ def test_an_eager_model_does_the_same():
     assert difference(made.get_weights(), train_whole(model(), "sgd", x, y, 12)) < 2e-6
 
 
-@pytest.mark.skipif(BACKEND == "torch", reason="torch compiles with a C++ compiler, which a machine need not have")
-def test_a_model_compiled_by_xla_does_the_same():
+def test_a_compiled_model_does_the_same(monkeypatch):
+    if BACKEND == "torch":
+        # Traced as ever, but not handed to a C++ compiler, which a machine need not have and which takes a minute here.
+        monkeypatch.setattr(
+            "torch.compile", functools.partial(importlib.import_module("torch").compile, backend="eager")
+        )
     x, y = data(24)
-    made, _ = fitted(12, "sgd", x, y, compiled={"jit_compile": True})
-    assert difference(made.get_weights(), train_whole(model(), "sgd", x, y, 12)) < 2e-6
+    made, _ = fitted([12, 8, 4], "sgd", x, y, compiled={"jit_compile": True})
+    assert difference(made.get_weights(), train_whole(model(), "sgd", x, y, [12, 8, 4])) < 2e-6
 
 
 def test_in_double_precision_the_gradient_that_reaches_the_optimizer_is_exact():
@@ -98,6 +105,26 @@ def test_sample_weights_weigh_as_in_one_batch():
     twin = model()
     twin.compile(optimizer="sgd", loss=loss())
     twin.train_on_batch(x, y, weights)
+    assert difference(made.get_weights(), twin.get_weights()) < 2e-6
+
+
+@pytest.mark.parametrize("one_call", [False, True])
+@pytest.mark.parametrize("labels", ["numbers", "rows"])
+def test_class_weights_weigh_as_in_one_batch(one_call, labels):
+    x, y = data(20)
+    weights, given, cost = {0: 0.5, 2: 3.0}, y, loss()
+    if labels == "rows":
+        given, cost = np.eye(3, dtype="float32")[y], keras.losses.CategoricalCrossentropy()
+    elastic = swell.keras.Elastic(batch=20, micro=8, rule="constant")
+    made, twin = model(), model()
+    twin.compile(optimizer="sgd", loss=cost)
+    twin.train_on_batch(x, given, class_weight=weights)
+    if one_call:
+        made.compile(optimizer="sgd", loss=cost)
+        elastic.fit(made, x, given, class_weight=weights, verbose=0)
+    else:
+        made.compile(optimizer=elastic.optimizer("sgd"), loss=cost)
+        made.fit(elastic.data(x, given, class_weight=weights), callbacks=[elastic], verbose=0)
     assert difference(made.get_weights(), twin.get_weights()) < 2e-6
 
 

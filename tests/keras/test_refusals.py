@@ -72,6 +72,31 @@ def test_forgetting_a_part_is_said_so():
         swell.keras.Elastic(batch=4).fit(model(), x, y)
 
 
+@pytest.mark.parametrize(
+    "unused",
+    [{"class_weight": {0: 2.0}}, {"sample_weight": np.ones(16)}, {"batch_size": 4}, {"y": np.ones(16)}],
+    ids=lambda options: next(iter(options)),
+)
+def test_what_plain_fit_would_leave_unused_is_refused(unused):
+    x, y = data(16)
+    elastic = swell.keras.Elastic(batch=8)
+    made = compiled(elastic)
+    with pytest.raises(ConfigError, match=f"{next(iter(unused))} beside elastic"):
+        made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0, **unused)
+
+
+def test_class_weights_are_for_one_label_a_sample_and_no_other_weights():
+    x, y = data(16)
+    elastic = swell.keras.Elastic(batch=8)
+    compiled(elastic)
+    with pytest.raises(DataError, match="not both"):
+        elastic.data(x, y, np.ones(16), class_weight={0: 2.0})
+    with pytest.raises(DataError, match="needs samples of"):
+        elastic.data(x, class_weight={0: 2.0})
+    with pytest.raises(DataError, match="one class a sample"):
+        elastic.data(x, np.zeros((16, 2, 2)), class_weight={0: 2.0})
+
+
 def test_arrays_of_unequal_length_and_empty_data_are_refused():
     elastic = swell.keras.Elastic(batch=4)
     compiled(elastic)

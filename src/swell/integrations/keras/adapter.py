@@ -3,6 +3,7 @@
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,15 +15,16 @@ import numpy as np
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from swell.integrations.keras.conductor import Conductor
+from swell.integrations.keras.refusals import refuse_unused
 from swell.integrations.keras.sources import Source
 
 
 class ElasticData(DataAdapter):
     """Gives ``fit`` one pass after another; an epoch ends when its samples do, not after a number of passes."""
 
-    def __init__(self, source: Source, conductor: Conductor, prepare: Callable[[], None]) -> None:
+    def __init__(self, source: Source, conductor: Conductor, optimizer: Any, prepare: Callable[[], None]) -> None:
         self.source = source
-        self._conductor, self._prepare = conductor, prepare
+        self._conductor, self._optimizer, self._prepare = conductor, optimizer, prepare
 
     def _passes(self) -> Iterator[Any]:
         self._prepare()
@@ -42,24 +44,17 @@ class ElasticData(DataAdapter):
         return self._passes()
 
     def get_tf_dataset(self) -> Any:
-        import tensorflow as tf
+        from swell.integrations.keras.tensorflow_passes import TensorFlowPasses
 
-        def spec(array: Any) -> Any:
-            return tf.TensorSpec((None, *array.shape[1:]), tf.as_dtype(array.dtype))
-
-        signature = keras.tree.map_structure(spec, self.source.take(0, 0, 1))
-        options = tf.data.Options()
-        options.autotune.enabled = False  # reading further ahead would only wait for the steps in between
-        options.experimental_optimization.inject_prefetch = False
-        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-        return tf.data.Dataset.from_generator(self._passes, output_signature=signature).with_options(options)
+        return TensorFlowPasses(self._passes, self._optimizer._distribution_strategy, lambda: self._conductor.trains)
 
     def get_torch_dataloader(self) -> Any:
         return _TorchPasses(self._passes)
 
     @property
     def num_batches(self) -> int:
-        """More than an epoch can have: its true number is known when it is over."""
+        """More than an epoch can have: its true number is known when it is over. Keras asks for it first of all."""
+        refuse_unused(sys._getframe(1))
         return self.source.length * self._conductor.devices + 1
 
     @property

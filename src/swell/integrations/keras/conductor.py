@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from swell.core.ledger import Ledger
@@ -19,10 +19,11 @@ from swell.core.moment_average import MomentAverage
 from swell.core.planning import plan, plan_remainder
 from swell.core.profile import Profile
 from swell.core.protocols import Policy, Rule
-from swell.core.types import Factors, Layout, NoiseEstimate, Observation, Plan, ScaleState, StepTimes
-from swell.errors import DataError, LoopError
-from swell.integrations.keras.passes import Pass, passes
-from swell.policies import checked_batch, is_finished
+from swell.core.types import NoiseEstimate, Observation, Plan, ScaleState, StepTimes
+from swell.errors import DataError, LoopError, PlanError
+from swell.integrations.keras.passes import passes
+from swell.integrations.keras.step import Step
+from swell.policies import checked_batch, chosen_layout, is_finished
 from swell.rules import effective_step
 from swell.rules.metric import needs_preconditioned
 
@@ -30,24 +31,6 @@ LAG = 2  # steps between what was measured and the step decided by it
 WARM_UP_STEPS = 5  # updates before which a second moment says too little; as in swell.gradients.preconditioner
 SPLIT_EVERY = 10  # steps that are one pass: so seldom is one split in two, to measure
 _PATIENCE_S = 20.0  # how long a reader waits where nobody trains
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """Everything about one step before it is computed."""
-
-    index: int
-    epoch: int
-    start: int  # positions in the epoch's order
-    stop: int
-    batch: int  # what the policy chose; whole even where the epoch's end cuts the step
-    plan: Plan
-    passes: tuple[Pass, ...]  # this process's own
-    factors: Factors
-    gain: float
-    measured: bool
-    preconditioned: bool
-    effective_step: float
 
 
 class Conductor:
@@ -68,6 +51,7 @@ class Conductor:
         self.base = policy.base
         self.ledger = Ledger(length, seed=seed, drop_last=drop_last)  # what was trained
         self._ahead = Ledger(length, seed=seed, drop_last=drop_last)  # what was decided
+        self._bound = micro  # what the user allows; a policy that lays steps out keeps to it
         self._micro = self.base if micro is None else micro
         self._every = every
         self.profile = Profile()
@@ -75,6 +59,8 @@ class Conductor:
         self.metric_average = MomentAverage(base_batch=self.base)
         self.step, self.progress = 0, 0.0  # committed
         self.batch, self.batch_since = self.base, 0
+        self.micro: int | None = None  # of the last step
+        self._trained_on: int | None = None  # replicas, before this process
         self.iterations = 0  # updates the optimizer had made before the first of these steps
         self.power_sum: float | None = None  # of Adam's betas; None while no rule moved them
         self.replicas, self.rank, self.devices = 1, 0, 1
@@ -82,7 +68,6 @@ class Conductor:
         self.finished = False
         self._preconditioned = needs_preconditioned(rule)
         self._times: StepTimes | None = None
-        self._layout: Layout | None = None
         self._measured_at = 0  # samples committed up to the last measured step, that one included
         self._waiting: deque[tuple[Step, int, Callable[[], tuple[list[float], list[float]]]]] = deque()
         self._changed = threading.Condition(threading.RLock())
@@ -96,6 +81,11 @@ class Conductor:
         metric = self.metric_average.estimate() if self._preconditioned else None
         return metric if metric is not None else self.noise_average.estimate()
 
+    @property
+    def trains(self) -> bool:
+        """Whether somebody is training now."""
+        return self._trainer is not None
+
     # Reading ahead
 
     def restart(self) -> int:
@@ -107,6 +97,7 @@ class Conductor:
                 self._ahead.next_epoch()
             self._ahead_step, self._ahead_progress = self.step, self.progress
             self._ahead_batch, self._ahead_since = self.batch, self.batch_since
+            self._ahead_micro = self.micro
             self._ahead_powers = self.power_sum
             self._fresh = True
             self._to_read: deque[Step] = deque()
@@ -156,7 +147,7 @@ class Conductor:
             if is_finished(self.policy, seen):
                 self.finished = True
                 return None
-            batch = self._choose(seen)
+            batch, micro = self._choose(seen)
             if batch > ahead.length:
                 raise DataError(
                     f"a global batch of {batch} was chosen, but the data has only {ahead.length} samples an epoch. "
@@ -169,10 +160,11 @@ class Conductor:
         self._fresh = False
         if span is None:
             return None
-        step = self._decide(batch, span)
+        step = self._decide(batch, micro, span, seen)
         ahead.commit(span[1])
         if batch != self._ahead_batch:
             self._ahead_batch, self._ahead_since = batch, ahead.samples - (span[1] - span[0])
+        self._ahead_micro, self._trained_on = micro, seen.replicas
         self._ahead_step += 1
         self._ahead_progress += step.gain
         return step
@@ -194,7 +186,7 @@ class Conductor:
             self._changed.wait(timeout=0.5)
 
     def _observe(self) -> Observation:
-        ahead = self._ahead
+        ahead, replicas = self._ahead, self.replicas * self.devices
         return Observation(
             step=self._ahead_step,
             samples=ahead.samples,
@@ -206,24 +198,26 @@ class Conductor:
             base_batch=self.base,
             batch=self._ahead_batch,
             batch_since=self._ahead_since,
-            replicas=self.replicas * self.devices,
+            replicas=replicas,
             noise=self.noise,
             times=self._times,
-            micro_batch=None if self._times is None else self._times.micro_batch,
+            resized=self._trained_on not in (None, replicas),
+            feasible=_fits(self._ahead_batch, self.replicas, (self._ahead_micro or self._micro) * self.devices),
+            micro_batch=self._ahead_micro,
+            max_micro=self._bound,
             profile=self.profile.summaries(),
         )
 
-    def _choose(self, seen: Observation) -> int:
-        layout = getattr(self.policy, "layout", None)
+    def _choose(self, seen: Observation) -> tuple[int, int]:
+        """The global batch, and the most samples one device computes at once."""
+        layout = chosen_layout(self.policy, seen)
         if layout is None:
-            return checked_batch(self.policy, seen)
-        chosen: Layout = layout(seen)
-        self._layout = chosen
-        return chosen.global_batch
+            return checked_batch(self.policy, seen), self._micro
+        return layout.global_batch, layout.micro_batch if self._bound is None else min(self._bound, layout.micro_batch)
 
-    def _decide(self, batch: int, span: tuple[int, int]) -> Step:
+    def _decide(self, batch: int, micro: int, span: tuple[int, int], seen: Observation) -> Step:
         count = span[1] - span[0]
-        made = self._lay_out(batch, count)
+        made = self._lay_out(batch, count, micro * self.devices)
         mine = passes(made.shares[self.rank], devices=self.devices)
         scale = count / self.base
         state = ScaleState(
@@ -249,18 +243,16 @@ class Conductor:
             measured=measured and self._number(made) > 1,
             preconditioned=self._preconditioned and self.iterations + self._ahead_step >= WARM_UP_STEPS,
             effective_step=self._count_powers(factors.beta_power),
+            micro=micro,
+            seen=None if batch == self._ahead_batch else seen,
         )
 
-    def _lay_out(self, batch: int, count: int) -> Plan:
-        micro = self._micro if self._layout is None else self._layout.micro_batch
-        largest = micro * self.devices
-        if count == batch:
-            plan(batch, self.replicas, max_micro=largest)  # refuses what cannot be laid out, and says what can
-        made = plan_remainder(count, self.replicas, max_micro=largest, constant_micro=True)
+    def _lay_out(self, batch: int, count: int, largest: int) -> Plan:
+        made = _laid_out(count, self.replicas, largest, count == batch)
         due = self._every is not None and self._ahead_step % max(self._every, SPLIT_EVERY) == 0
         if due and self._number(made) == 1 and count >= 2 * self.devices:
             half = -(-count // (2 * self.devices)) * self.devices
-            made = plan_remainder(count, self.replicas, max_micro=half, constant_micro=True)
+            made = _laid_out(count, self.replicas, half, False)
         return made
 
     def _number(self, made: Plan) -> int:
@@ -293,6 +285,7 @@ class Conductor:
             assert span == (step.start, step.stop), f"trained {step.start} to {step.stop} where {span} was due"
             if step.batch != self.batch:
                 self.batch, self.batch_since = step.batch, ledger.samples
+            self.micro = step.micro
             ledger.commit(step.stop)
             self.step += 1
             self.progress += step.gain
@@ -340,6 +333,8 @@ class Conductor:
             "progress": self.progress,
             "batch": self.batch,
             "batch_since": self.batch_since,
+            "micro": self.micro,
+            "replicas": self.replicas * self.devices,
             "iterations": self.iterations,
             "power_sum": self.power_sum,
             "measured_at": self._measured_at,
@@ -356,10 +351,27 @@ class Conductor:
         self.profile.load_state_dict(state["profile"])
         self.step, self.progress = int(state["step"]), float(state["progress"])
         self.batch, self.batch_since = int(state["batch"]), int(state["batch_since"])
+        self.micro, self._trained_on = state["micro"], state["replicas"]
         self.iterations, self._measured_at = int(state["iterations"]), int(state["measured_at"])
         self.power_sum = None if state["power_sum"] is None else float(state["power_sum"])
         self._waiting.clear()
         self.restart()
+
+
+@lru_cache(maxsize=64)  # mostly as for the step before
+def _laid_out(count: int, replicas: int, largest: int, whole: bool) -> Plan:
+    if whole:
+        plan(count, replicas, max_micro=largest)  # refuses what cannot be laid out, and says what can
+    return plan_remainder(count, replicas, max_micro=largest, constant_micro=True)
+
+
+@lru_cache(maxsize=64)
+def _fits(batch: int, replicas: int, largest: int) -> bool:
+    try:
+        plan(batch, replicas, max_micro=largest)
+    except PlanError:
+        return False
+    return True
 
 
 def _total(average: MomentAverage) -> Any:

@@ -32,9 +32,18 @@ def devices_of(optimizer: Any) -> int:
 
 
 def processes() -> Any:
-    """The other processes that train the same model, on torch; None on other backends and alone."""
+    """The other processes that train the same model on torch, each with a share of its own; None elsewhere or alone."""
     if keras.backend.backend() != "torch":
         return None
     from swell.integrations.keras.torch_world import world
 
     return world()
+
+
+def workers_of(optimizer: Any) -> Any:
+    """The processes that compute each pass together on TensorFlow; None elsewhere or alone."""
+    if keras.backend.backend() != "tensorflow":
+        return None
+    from swell.integrations.keras.tensorflow_workers import workers
+
+    return workers(optimizer._distribution_strategy)

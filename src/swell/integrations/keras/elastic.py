@@ -7,23 +7,26 @@ import contextlib
 import os
 import time
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
 from swell.core.counts import whole_number
-from swell.core.protocols import Rule
+from swell.core.protocols import Rule, Sink
 from swell.core.types import NoiseEstimate
 from swell.errors import ConfigError, DataError, LoopError
 from swell.integrations.keras import live
 from swell.integrations.keras.adapter import ElasticData
-from swell.integrations.keras.checkpoints import Checkpoints
-from swell.integrations.keras.conductor import Conductor, Step
+from swell.integrations.keras.announcer import Announcer
+from swell.integrations.keras.conductor import Conductor
 from swell.integrations.keras.control import PLAIN, Control, control
-from swell.integrations.keras.devices import devices_of, processes
+from swell.integrations.keras.devices import devices_of, processes, workers_of
+from swell.integrations.keras.keeper import Keeper
 from swell.integrations.keras.optimizer import ElasticOptimizer
 from swell.integrations.keras.refusals import refuse_loss_scale, refuse_options, refuse_sums, require_matching
-from swell.integrations.keras.sources import as_source
+from swell.integrations.keras.sources import ClassWeighted, as_source
+from swell.integrations.keras.step import Step
 from swell.policies import as_policy
 from swell.rules import as_rule, auto, suits
 from swell.rules.metric import needs_preconditioned
@@ -47,9 +50,10 @@ class Elastic(keras.callbacks.Callback):
         seed: of the order of samples, a function of ``(seed, epoch)`` alone.
         statistics: whether gradient noise is measured: every step, every so many steps, or never.
         drop_last: leave out the short step at the end of an epoch.
-        directory: where to keep checkpoints; a run that finds one there goes on from it, mid-epoch too, on any number
-            of devices. Nothing is saved unless given.
+        directory: where to keep checkpoints and the log of events (``events.jsonl``); a run that finds a checkpoint
+            there goes on from it, mid-epoch too, on any number of devices. Nothing is saved unless given.
         save_every: steps between checkpoints besides those at the end of each epoch.
+        sinks: whatever else is told of each event: a ``swell.telemetry.TensorBoardSink``, an object of your own.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Elastic(keras.callbacks.Callback):
         drop_last: bool = False,
         directory: str | os.PathLike[str] | None = None,
         save_every: int | None = None,
+        sinks: Sequence[Sink] = (),
     ) -> None:
         super().__init__()
         self.policy = as_policy(batch, base=base)
@@ -77,22 +82,23 @@ class Elastic(keras.callbacks.Callback):
         else:
             self._every = whole_number(statistics, name="statistics")
         self._save_every = None if save_every is None else whole_number(save_every, name="save_every")
-        self._checkpoints = None if directory is None else Checkpoints(directory)
+        self._announcer = Announcer(directory, sinks)
+        self._keeper = Keeper(directory, self._announcer)
         self._optimizer: ElasticOptimizer | None = None
         self._conductor: Conductor | None = None
-        self._world: Any = None
+        self._world: Any = None  # processes with a share each
+        self._workers: Any = None  # processes that compute each pass together
         self._step: Step | None = None
         self._passes_left = 0
         self._began_s = 0.0
         self._quiet: Any = None
-        self._restored = False
 
     # What the user calls
 
     def optimizer(self, inner: Any) -> ElasticOptimizer:
         """Wrap an optimizer, given as Keras takes it: an object, a name such as ``"adam"``, a configuration dict."""
         wrapped = ElasticOptimizer(inner, measured=self._every is not None)
-        self._world = processes()
+        self._world, self._workers = processes(), workers_of(wrapped)
         self.rule = self._rule_for(wrapped.inner)
         wrapped.follow(self.rule, preconditioned=needs_preconditioned(self.rule), exchange=self._world)
         self._optimizer = wrapped
@@ -101,12 +107,20 @@ class Elastic(keras.callbacks.Callback):
         return wrapped
 
     def data(
-        self, x: Any, y: Any = None, sample_weight: Any = None, *, shuffle: bool = True, length: int | None = None
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        class_weight: Mapping[int, float] | None = None,
+        shuffle: bool = True,
+        length: int | None = None,
     ) -> ElasticData:
         """What to give ``fit`` as ``x``: arrays, a ``PyDataset``, a ``tf.data.Dataset`` (of batches), a torch data set.
 
         The batch size of a ``PyDataset`` or ``tf.data.Dataset`` is only how it is read; swell cuts the samples anew.
-        ``length``, in samples, is needed where a ``tf.data.Dataset`` does not know its own.
+        ``length``, in samples, is needed where a ``tf.data.Dataset`` does not know its own. ``class_weight`` is given
+        here and not to ``fit``, which would leave it unused.
         """
         if self._optimizer is None:
             raise LoopError(
@@ -114,6 +128,8 @@ class Elastic(keras.callbacks.Callback):
                 "model.compile(optimizer=elastic.optimizer('adam'), ...)."
             )
         source = as_source(x, y, sample_weight, shuffle=shuffle, seed=self._seed, length=length)
+        if class_weight is not None:
+            source = ClassWeighted(source, class_weight)
         if self._conductor is None:
             self._conductor = Conductor(
                 self.policy,
@@ -131,13 +147,13 @@ class Elastic(keras.callbacks.Callback):
             )
         self._conductor.training(False)  # a fit that was cut off may not have said so
         self._source = source
-        return ElasticData(source, self._conductor, self._prepare)
+        return ElasticData(source, self._conductor, self._optimizer, self._prepare)
 
     def fit(self, model: Any, x: Any, y: Any = None, **options: Any) -> Any:
         """Train a compiled model; ``options`` are those of ``model.fit``, and its history is returned.
 
-        A model compiled with a plain optimizer has it wrapped first, its state kept. ``shuffle``, ``sample_weight`` and
-        ``length`` go to :meth:`data`.
+        A model compiled with a plain optimizer has it wrapped first, its state kept. ``shuffle``, ``sample_weight``,
+        ``class_weight`` and ``length`` go to :meth:`data`.
         """
         if not getattr(model, "compiled", False):
             raise LoopError("the model is not compiled. Call model.compile(optimizer=..., loss=...) first.")
@@ -149,7 +165,7 @@ class Elastic(keras.callbacks.Callback):
                 "the model was compiled with another Elastic's optimizer. Use that Elastic, or compile the model with "
                 "model.optimizer.inner."
             )
-        names = ("sample_weight", "shuffle", "length")
+        names = ("sample_weight", "class_weight", "shuffle", "length")
         chosen = {name: options.pop(name) for name in names if name in options}
         callbacks = [self, *keras.tree.flatten(options.pop("callbacks", None) or [])]
         return model.fit(self.data(x, y, **chosen), callbacks=callbacks, **options)
@@ -213,7 +229,7 @@ class Elastic(keras.callbacks.Callback):
         conductor, optimizer = self._ready()
         refuse_sums(getattr(self.model, "loss", None))
         self._build()
-        self._restore()
+        self._keeper.restore(self.model, conductor, self._world or self._workers)
         conductor.iterations = int(keras.ops.convert_to_numpy(optimizer.iterations)) - conductor.step
         self._prepare()
         if self._world is not None:
@@ -226,6 +242,11 @@ class Elastic(keras.callbacks.Callback):
             begun = conductor.ledger.samples - conductor.ledger.cursor % conductor.ledger.length
             epochs = self.params["epochs"] - (self.model._initial_epoch or 0)
             conductor.total_samples = begun + epochs * conductor.ledger.length
+        if self._workers is not None:
+            self.model.train_function = self._workers.train_function(self.model)
+        peers = self._world or self._workers
+        self._announcer.quiet |= peers is not None and not peers.chief
+        self._announcer.run_started(conductor, seed=self._seed)
         conductor.training(True)
         self._quiet = warnings.catch_warnings()
         self._quiet.__enter__()
@@ -238,6 +259,8 @@ class Elastic(keras.callbacks.Callback):
         optimizer.begin_step()
         live.write(self.model, optimizer._place, 0)  # the epoch before may have been left halfway through a step
         self._step, self._passes_left = None, 0
+        epochs = self.params.get("epochs")
+        self._announcer.epoch_started(conductor, epoch=epoch, epochs=epochs, optimizer=optimizer)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self._step is not None:
@@ -267,7 +290,8 @@ class Elastic(keras.callbacks.Callback):
             logs.update(self._figures())
         if conductor.finished:
             self.model.stop_training = True
-        self._save()
+        self._announcer.epoch_ended(conductor, epoch=epoch, metrics=logs or {})
+        self._keeper.save(self.model, conductor, self._world or self._workers)
 
     def on_train_end(self, logs: Any = None) -> None:
         conductor, _ = self._ready()
@@ -275,6 +299,9 @@ class Elastic(keras.callbacks.Callback):
         conductor.drain()
         self._tell(PLAIN)
         self.model._initial_epoch = None  # it was for this fit alone
+        if self._workers is not None:
+            self.model.train_function = None  # as Keras makes it
+        self._announcer.run_ended(conductor)
         if self._quiet is not None:
             self._quiet.__exit__(None, None, None)
             self._quiet = None
@@ -285,8 +312,10 @@ class Elastic(keras.callbacks.Callback):
         conductor, optimizer = self._ready()
         now = time.perf_counter()
         step_s, self._began_s = now - self._began_s, now
+        peers = self._world or self._workers
+        if peers is not None:
+            step_s = max(peers.numbers(step_s))  # so that all decide by the same figure
         if self._world is not None:
-            step_s = self._world.slowest(step_s)
             self._world.average(self.model.non_trainable_variables)
         figures = live.snapshot(self.model, optimizer._figures) if step.measured else None
         scale = float(optimizer.inner.loss_scale_factor or 1.0) ** 2
@@ -295,10 +324,12 @@ class Elastic(keras.callbacks.Callback):
             numbers = [number / scale for number in live.numbers(figures)]
             return numbers[:2], numbers[2:]
 
+        before = conductor.batch
         conductor.commit(step, read, step_s=step_s)
         self._last_gain = step.gain
+        self._announcer.stepped(conductor, step, before=before, step_s=step_s)
         if self._save_every is not None and conductor.step % self._save_every == 0:
-            self._save()
+            self._keeper.save(self.model, conductor, peers)
 
     def _build(self) -> None:
         """Create the optimizer's variables, and the model's, where Keras would wait for the first step to do so."""
@@ -348,28 +379,3 @@ class Elastic(keras.callbacks.Callback):
         if unsuited:
             warnings.warn(unsuited, stacklevel=3)
         return rule
-
-    # Checkpoints
-
-    def _save(self) -> None:
-        if self._checkpoints is None:
-            return
-        conductor, optimizer = self._ready()
-        if hasattr(self.model, "jax_state_sync"):
-            self.model.jax_state_sync()
-        if self._world is None or self._world.rank == 0:
-            state = conductor.state_dict()
-            self._checkpoints.save(conductor.step, state, self.model.variables, optimizer.inner.variables)
-        else:
-            conductor.drain()
-
-    def _restore(self) -> None:
-        if self._checkpoints is None or self._restored:
-            return
-        self._restored = True
-        conductor, optimizer = self._ready()
-        state = self._checkpoints.restore(self.model.variables, optimizer.inner.variables)
-        if state is not None:
-            conductor.load_state_dict(state)
-            complete = conductor.ledger.remaining == 0
-            self.model._initial_epoch = conductor.ledger.epoch + (1 if complete else 0)

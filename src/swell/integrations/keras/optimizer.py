@@ -91,10 +91,15 @@ class ElasticOptimizer(keras.optimizers.Optimizer):
         if not pairs:
             raise ConfigError("no variable has a gradient. Compile the model with a loss that depends on its weights.")
         gradients, variables = [ops.convert_to_tensor(g) for g, _ in pairs], [v for _, v in pairs]
-        if keras.backend.backend() == "tensorflow":
+        backend = keras.backend.backend()
+        if backend == "tensorflow":
             from swell.integrations.keras.tensorflow_replicas import across_replicas
 
             across_replicas(self, gradients, variables)
+        elif backend == "torch":
+            from swell.integrations.keras.torch_gradients import eagerly
+
+            eagerly(self.take, gradients, variables, self.update)
         else:
             self.take(gradients, variables, self.update)
 

@@ -3,6 +3,7 @@
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+from types import FrameType
 from typing import Any
 
 import keras
@@ -27,13 +28,27 @@ def require_matching(model: Any, optimizer: Any) -> None:
 
 def refuse_options(options: dict[str, Any]) -> None:
     """Arguments of ``model.fit`` that mean something else here, or nothing."""
-    refused = {"batch_size", "steps_per_epoch", "class_weight", "validation_split"} & {
-        name for name, value in options.items() if value
-    }
+    refused = {"batch_size", "steps_per_epoch", "validation_split"} & {name for name, value in options.items() if value}
     if refused:
         raise ConfigError(
             f"elastic.fit does not take {', '.join(sorted(refused))}: the batch is Elastic(batch=...), an epoch is "
-            "every sample once, class weights are given as sample_weight, and validation data as validation_data."
+            "every sample once, and validation data is given as validation_data."
+        )
+
+
+def refuse_unused(frame: FrameType | None) -> None:
+    """Arguments of ``model.fit`` that Keras drops without a word beside data of ours: it takes that as it is.
+
+    ``frame`` is Keras's own, in which they are still to be seen; there is no other place where they are.
+    """
+    names = ("y", "sample_weight", "class_weight", "batch_size", "steps_per_epoch")
+    seen = {} if frame is None else frame.f_locals
+    unused = [name for name in names if seen.get(name) is not None]
+    if unused:
+        raise ConfigError(
+            f"fit was given {', '.join(unused)} beside elastic.data(...), and would leave it unused. Labels and "
+            "weights belong to elastic.data(x, y, sample_weight, class_weight=...); the batch is Elastic(batch=...), "
+            "and an epoch is every sample once."
         )
 
 

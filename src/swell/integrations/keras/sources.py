@@ -3,7 +3,7 @@
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import keras
@@ -12,6 +12,8 @@ import numpy as np
 from swell.core.counts import whole_number
 from swell.core.order import Sequential, Shuffled
 from swell.errors import DataError
+
+_AHEAD = 1024  # positions whose place in the order is found at once: one by one they cost a step a percent
 
 
 class Source(Protocol):
@@ -52,6 +54,41 @@ def as_source(
     return ArraySource(x, y, sample_weight, shuffle=shuffle, seed=seed)
 
 
+class ClassWeighted:
+    """Another source's samples, each with the weight of its class, as ``class_weight`` of ``model.fit`` gives it.
+
+    A class that is not named weighs 1. Labels are whole numbers, or rows of which the largest entry is the class.
+    """
+
+    def __init__(self, source: Source, weights: Mapping[int, float]) -> None:
+        self.length = source.length
+        self._source = source
+        self._weights = {int(kind): float(weight) for kind, weight in weights.items()}
+        if self.length and len(self.take(0, 0, 1)[1].shape) > 2:
+            raise DataError("class_weight is for one class a sample; for other labels give sample_weight.")
+
+    def take(self, epoch: int, start: int, stop: int) -> Any:
+        batch = self._source.take(epoch, start, stop)
+        if len(batch) != 2 or not hasattr(batch[1], "shape"):
+            raise DataError(
+                f"class_weight needs samples of (x, y) with one array y; the data gives {len(batch)} parts. Give "
+                "sample_weight or class_weight, not both, and sample_weight where there are several outputs."
+            )
+        kinds = np.asarray(batch[1])
+        if kinds.ndim > 1:
+            kinds = kinds.argmax(axis=-1) if kinds.shape[-1] > 1 else kinds[..., 0]
+        weights = [self._weights.get(int(kind), 1.0) for kind in np.round(kinds).ravel()]
+        return (*batch, np.asarray(weights, keras.config.floatx()))
+
+    def on_epoch_begin(self) -> None:
+        """Tell the source, where it wants to know."""
+        getattr(self._source, "on_epoch_begin", lambda: None)()
+
+    def on_epoch_end(self) -> None:
+        """Tell the source, where it wants to know."""
+        getattr(self._source, "on_epoch_end", lambda: None)()
+
+
 def _kind(x: Any) -> str:
     if isinstance(x, keras.utils.PyDataset):
         return "PyDataset"
@@ -75,10 +112,15 @@ class IndexedSource:
             raise DataError("the data is empty: give at least 1 sample.")
         self.length = length
         self._fetch, self._shuffle, self._seed = fetch, shuffle, seed
+        self._held: tuple[int, int, np.ndarray] = (-1, 0, np.zeros(0, int))  # epoch, first position, indices
 
     def take(self, epoch: int, start: int, stop: int) -> Any:
-        order = Shuffled(self.length, seed=self._seed, epoch=epoch) if self._shuffle else Sequential(self.length)
-        return self._fetch(order.indices(start, stop))
+        held_epoch, first, indices = self._held
+        if epoch != held_epoch or start < first or stop > first + len(indices):
+            order = Shuffled(self.length, seed=self._seed, epoch=epoch) if self._shuffle else Sequential(self.length)
+            first, indices = start, order.indices(start, min(self.length, max(stop, start + _AHEAD)))
+            self._held = (epoch, first, indices)
+        return self._fetch(indices[start - first : stop - first])
 
 
 class ArraySource(IndexedSource):

@@ -1,10 +1,26 @@
-"""The two sums over all gradients that torch does in one call each: the weighted addition and the squared norm."""
+"""What torch does with gradients: the weighted addition and the squared norm, in one call each, never compiled."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+
+
+def eagerly(function: Callable[..., None], *arguments: Any) -> None:
+    """Call a function outside of any graph that ``jit_compile=True`` compiles.
+
+    Weights and places are numbers of the host here; a graph would hold them as constants and be compiled anew for each.
+    """
+    _outside(function, arguments)
+
+
+def _call(function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    function(*arguments)
+
+
+_outside: Any = torch.compiler.disable(_call)
 
 
 @torch.no_grad()

@@ -18,6 +18,7 @@ class TorchWorld:
         assert dist.group.WORLD is not None
         self._collective = TorchCollective(dist.group.WORLD)
         self.rank, self.size = self._collective.rank, self._collective.size
+        self.chief = self.rank == 0
 
     def sum(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace each tensor by its sum over processes, in place."""
@@ -36,9 +37,9 @@ class TorchWorld:
         self._collective.sum_tensors(tensors)
         torch._foreach_div_(tensors, self.size)
 
-    def slowest(self, step_s: float) -> float:
-        """The longest of the processes' times, so that all decide by the same figure."""
-        return max(row[0] for row in self._collective.gather_numbers([step_s]))
+    def numbers(self, number: float) -> list[float]:
+        """What each process gives, alike on all; every process has to ask."""
+        return [float(row[0]) for row in self._collective.gather_numbers([number])]
 
 
 def world() -> TorchWorld | None:
