@@ -18,6 +18,7 @@ class Choice(NamedTuple):
     step_s: float | None = None  # predicted for the best layout
     error: float | None = None
     goodput: float | None = None
+    best_goodput: float | None = None  # of any layout; the largest batch close to it is chosen
     current_step_s: float | None = None
     current_goodput: float | None = None
     needed: float = 0.0
@@ -46,7 +47,7 @@ def _reasons(choice: Choice, seen: Observation, base: int) -> list[str]:
         nodes = f" on {seen.nodes} nodes" if seen.nodes > 1 else ""
         said.append(f"The world changed to {seen.replicas} replica{'s' if seen.replicas > 1 else ''}{nodes}.")
     if seen.max_micro is not None and choice.layout.micro_batch <= seen.max_micro:
-        said.append(f"Memory ran out at a larger size, so micro-batches have at most {seen.max_micro} samples.")
+        said.append(f"Micro-batches have at most {seen.max_micro} samples: memory ran out at more, or the run asks so.")
     chosen = _words(choice.layout)
     if choice.rule == "start":
         said.append(f"No step was measured yet: the run goes on with {chosen}.")
@@ -125,7 +126,7 @@ def _inputs(choice: Choice, seen: Observation) -> dict[str, float]:
         "step_s": choice.step_s,
         "error": choice.error,
         "current_step_s": choice.current_step_s,
-        "best_goodput": choice.goodput,
+        "best_goodput": choice.best_goodput,
         "needed_gain": choice.needed,
         "configurations": len(seen.profile),
     }
