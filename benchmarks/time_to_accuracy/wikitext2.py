@@ -27,7 +27,7 @@ import swell
 sys.path.insert(0, str(Path(__file__).parents[1] / "statistics"))
 from models import GPT2  # pyright: ignore[reportMissingImports]
 
-BASE, LENGTH = 16, 128
+BASE, LENGTH = 8, 128
 
 
 def load(folder: Path, device: torch.device) -> tuple[Tensor, Tensor, int]:

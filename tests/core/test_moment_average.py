@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swell.core.moment_average import MomentAverage, ratio_interval
+from swell.core.moment_average import RECENT, WINDOW, MomentAverage, ratio_interval, window_of
 from swell.core.types import Moments, NoiseEstimate
 from swell.errors import CheckpointError, ConfigError
 from tests.reference import moments as slow
@@ -24,8 +24,10 @@ observations = st.lists(
 )
 
 
-def averaged(observed: list[tuple[float, float, int, int]], *, window: float = 30.0) -> MomentAverage:
-    average = MomentAverage(base_batch=BASE, window=window)
+def averaged(
+    observed: list[tuple[float, float, int, int]], *, window: float = 30.0, share: float = math.inf
+) -> MomentAverage:
+    average = MomentAverage(base_batch=BASE, window=window, share=share)
     for signal, noise, batch, unmeasured in observed:
         average.update_moments([Moments(signal, noise)], batch=batch, samples_between=batch + unmeasured)
     return average
@@ -41,12 +43,26 @@ def remembered(observed: list[tuple[float, float, int, int]]) -> list[slow.Obser
     return [slow.Observed(signal, noise, batch, batch + more) for signal, noise, batch, more in observed]
 
 
-@given(observed=observations)
-def test_smoothing_weighs_by_samples_and_fades_by_samples(observed: list[tuple[float, float, int, int]]) -> None:
-    total = estimated(averaged(observed)).total
-    by = slow.weights(remembered(observed), memory=30.0 * BASE)
+@given(observed=observations, share=st.sampled_from([math.inf, 0.5, RECENT]))
+def test_smoothing_weighs_by_samples_and_fades_by_samples(
+    observed: list[tuple[float, float, int, int]], share: float
+) -> None:
+    total = estimated(averaged(observed, share=share)).total
+    by = slow.weights(remembered(observed), memory=30.0 * BASE, share=share)
     assert total.signal == pytest.approx(slow.weighted_mean([o[0] for o in observed], by), rel=1e-9, abs=1e-9)
     assert total.noise == pytest.approx(slow.weighted_mean([o[1] for o in observed], by), rel=1e-9, abs=1e-9)
+
+
+def test_with_a_share_the_loud_start_of_a_run_is_soon_forgotten() -> None:
+    start, rest = [(1000.0, 100.0, 16, 0)] * 5, [(1.0, 100.0, 16, 0)] * 95
+    assert estimated(averaged(start + rest, window=1e6)).total.signal > 50
+    assert estimated(averaged(start + rest, window=1e6, share=RECENT)).total.signal < 1.1
+
+
+def test_the_window_is_a_thousand_base_batches_or_a_twelfth_of_a_shorter_run() -> None:
+    assert window_of(None, base_batch=32) == window_of(32 * 10**6, base_batch=32) == WINDOW
+    assert window_of(32 * 6000, base_batch=32) == 500
+    assert window_of(32, base_batch=32) == 50
 
 
 @given(observed=observations)
@@ -208,7 +224,8 @@ def test_an_observation_that_does_not_fit_is_refused(groups: int, batch: float, 
 
 
 @pytest.mark.parametrize(
-    "settings", [{"base_batch": 0}, {"base_batch": 8, "window": 0}, {"base_batch": 8, "window": -1}]
+    "settings",
+    [{"base_batch": 0}, {"base_batch": 8, "window": 0}, {"base_batch": 8, "window": -1}, {"base_batch": 8, "share": 0}],
 )
 def test_settings_that_remember_nothing_are_refused(settings: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="expected"):

@@ -61,7 +61,7 @@ def run_on(seed: int, kind: str, **changes) -> SimulatedRun:
     growth = 10 ** random.uniform(0.5, 2)
     replicas = int(random.choice([1, 1, 2, 4, 8]))
     given = {
-        "policy": Goodput(128, max=4096, fewer_steps=0),
+        "policy": Goodput(128, max=4096, slack=0),
         "law": machine(seed, kind),
         "noise": lambda samples: first * growth ** (samples / 400_000),
         "replicas": replicas,
@@ -93,7 +93,7 @@ def got_and_could(run: SimulatedRun, until: int, low: int = 1, high: int = 4096)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(4))
 def test_after_its_warm_up_goodput_is_within_five_percent_of_the_best_there_is(seed, kind, micro):
-    run = run_on(seed, kind, policy=Goodput(128, max=4096, micro=micro, fewer_steps=0))
+    run = run_on(seed, kind, policy=Goodput(128, max=4096, micro=micro, slack=0))
     run.until(40_000)
     assert got_and_could(run, 400_000, *((1, 4096) if micro == "auto" else micro)) > 0.95
 
@@ -108,7 +108,7 @@ def test_on_a_machine_that_large_batches_use_better_it_moves_on_within_two_perce
         return accumulation * np.maximum(0.008, np.asarray(micro_batch) / 45_000) + 0.001
 
     run = SimulatedRun(
-        policy=Goodput(128, max=4096, fewer_steps=0),
+        policy=Goodput(128, max=4096, slack=0),
         law=seconds,
         noise=lambda samples: 400 + samples / 500,
         total_samples=750_000,
@@ -188,13 +188,22 @@ def test_a_higher_hysteresis_changes_less_often():
     assert changes(0.5) <= changes(0.05) <= changes(0.0)
 
 
-def test_where_fewer_steps_are_worth_something_the_batch_is_larger():
-    def steps(fewer_steps: float) -> int:
-        run = run_on(7, "kneed", policy=Goodput(128, max=4096, fewer_steps=fewer_steps, explore=0))
+def test_with_more_slack_the_batch_is_larger_and_steps_are_fewer():
+    def steps(slack: float) -> int:
+        run = run_on(7, "kneed", policy=Goodput(128, max=4096, slack=slack, explore=0))
         run.until(200_000)
         return run.step
 
     assert steps(0.2) < steps(0.05) < steps(0.0)
+
+
+def test_a_settled_choice_gives_up_no_more_than_the_slack_of_what_is_predicted():
+    run = run_on(11, "kneed", policy=Goodput(128, max=4096, slack=0.05, explore=0))
+    run.until(400_000)
+    for observation in run.seen[len(run.seen) // 2 :]:
+        why = run.policy.explain(observation)
+        if "best_goodput" in why.inputs and why.goodput is not None:
+            assert why.goodput >= why.inputs["best_goodput"] * (1 - 0.05) * (1 - 1e-6) or not why.changed
 
 
 def test_it_goes_below_the_base_batch_only_when_asked():
@@ -322,7 +331,7 @@ def test_a_noise_scale_that_is_no_number_is_not_acted_upon():
         {"base": 64, "max": 128, "micro": 0},
         {"base": 64, "max": 128, "hysteresis": -0.1},
         {"base": 64, "max": 128, "explore": 2.0},
-        {"base": 64, "max": 128, "fewer_steps": -1.0},
+        {"base": 64, "max": 128, "slack": -0.1},
         {"base": 64, "max": 128, "dwell": -1},
         {"base": 64.0, "max": 128},
     ],

@@ -29,12 +29,15 @@ class Observed:
     passed: float  # samples since the one before
 
 
-def weights(observed: Sequence[Observed], *, memory: float) -> list[float]:
+def weights(observed: Sequence[Observed], *, memory: float, share: float = math.inf) -> list[float]:
     """How much each observation counts now: by its own samples, less for all samples after it."""
     result = []
     for index, one in enumerate(observed):
-        since = sum(later.passed for later in observed[index + 1 :])
-        result.append((1 - math.exp(-one.batch / memory)) * math.exp(-since / memory))
+        weight = 1 - math.exp(-one.batch / memory)
+        for after in range(index + 1, len(observed)):
+            age = sum(earlier.passed for earlier in observed[: after + 1])
+            weight *= math.exp(-observed[after].passed / min(memory, share * age))
+        result.append(weight)
     return result
 
 

@@ -13,13 +13,30 @@ from swell.core.types import Moments, NoiseEstimate
 from swell.errors import CheckpointError, ConfigError
 
 _TOO_LARGE = 1e150  # squares of larger figures overflow
+WINDOW = 1000.0  # base batches; AdaScale's and AdaptDL's choice
+RECENT = 1 / 3  # the part of a run so far that its figures are averaged over at most
+_PART, _SHORTEST = 12, 50.0  # the part of a whole run that the window is at most, and the least it is
+
+
+def window_of(total_samples: float | None, *, base_batch: int) -> float:
+    """How many base batches to average over in a run of so many samples, at the base batch; None where nobody knows.
+
+    1,000, or a twelfth of the run where that is shorter: over a run noise grows by orders of magnitude, and an average
+    over a large part of it would always be late.
+
+    >>> window_of(None, base_batch=128), window_of(128 * 6000, base_batch=128)
+    (1000.0, 500.0)
+    """
+    if total_samples is None:
+        return WINDOW
+    return min(WINDOW, max(_SHORTEST, total_samples / base_batch / _PART))
 
 
 class MomentAverage:
     r"""Running signal and noise of each parameter group and of the whole gradient.
 
     An observation of ``B`` samples enters with weight :math:`1 - \theta^B`; what is older fades by :math:`\theta` a
-    sample, :math:`\theta = e^{-1/(\text{window} \cdot B_0)}`. Division by the sum of weights corrects the start, when
+    sample, :math:`\theta = e^{-1/(\text{window} \cdot B_0)}` (sooner while the run is young, by ``share``). Division by the sum of weights corrects the start, when
     the window is simply all there is. The whole gradient is the sum over groups. Signal and noise are smoothed apart
     and only smoothed values are divided; noise is per sample, so a change of batch needs no rescaling.
 
@@ -28,7 +45,10 @@ class MomentAverage:
 
     Args:
         base_batch: ``B0`` in samples.
-        window: how far back it remembers, in base batches of samples. 1000 is AdaScale's and AdaptDL's choice.
+        window: how far back it remembers, in base batches of samples; may be changed at any time.
+        share: the part of all samples so far that it remembers at most. At the start of a run the signal falls by
+            orders of magnitude within a few steps, and would outweigh all that follows for a whole window. By default
+            the start counts like the rest; training runs use ``RECENT``.
 
     References: Johnson et al. 2020 (AdaScale), section 3.4, https://arxiv.org/abs/2007.05105 (the window);
     McCandlish et al. 2018, appendix A.1, https://arxiv.org/abs/1812.06162 (ratio of averages, not average of ratios).
@@ -40,18 +60,33 @@ class MomentAverage:
     Moments(signal=1.50..., noise=8.0)
     """
 
-    def __init__(self, *, base_batch: int, window: float = 1000.0) -> None:
+    def __init__(self, *, base_batch: int, window: float = WINDOW, share: float = math.inf) -> None:
         if not 0 < base_batch < math.inf:
             raise ConfigError(f"base_batch is {base_batch}; expected the samples of one base step, 1 or more.")
-        if not 0 < window < math.inf:
-            raise ConfigError(f"window is {window}; expected how many base batches to remember, for example 1000.")
-        self._memory = float(window) * base_batch  # samples after which an observation's weight is down to 1/e
+        self._base_batch = base_batch
+        self.window = window
+        if not share > 0:
+            raise ConfigError(f"share is {share}; expected a part of what was seen, above 0, for example 1 / 3.")
+        self._share = share
         self._dropped = 0
         self.reset()
+
+    @property
+    def window(self) -> float:
+        """How far back it remembers, in base batches."""
+        return self._window
+
+    @window.setter
+    def window(self, window: float) -> None:
+        if not 0 < window < math.inf:
+            raise ConfigError(f"window is {window}; expected how many base batches to remember, for example 1000.")
+        self._window = float(window)
+        self._memory = self._window * self._base_batch  # samples after which an observation's weight is down to 1/e
 
     def reset(self) -> None:
         """Forget every observation, as when the way of measuring changes; ``dropped`` is kept."""
         self._observations = 0
+        self._age = 0.0  # samples since the start, measured or not
         self._pending = 0.0  # samples of dropped observations, not yet faded for
         self._weight = 0.0  # sum of weights
         self._means: list[list[float]] = []  # signal and noise of each group, by weight
@@ -106,7 +141,9 @@ class MomentAverage:
             return
         if not self._means:
             self._means = [[0.0, 0.0] for _ in groups]
-        keep = math.exp(-(passed + self._pending) / self._memory)
+        passed += self._pending
+        self._age += passed
+        keep = math.exp(-passed / min(self._memory, self._share * self._age))
         weight = -math.expm1(-batch / self._memory)
         self._pending = 0.0
         self._observations += 1
@@ -163,6 +200,7 @@ class MomentAverage:
         return {
             "observations": self._observations,
             "dropped": self._dropped,
+            "age": self._age,
             "pending": self._pending,
             "weight": self._weight,
             "means": [list(mean) for mean in self._means],
@@ -177,6 +215,7 @@ class MomentAverage:
             loaded = {
                 "_observations": int(state["observations"]),
                 "_dropped": int(state["dropped"]),
+                "_age": float(state["age"]),
                 "_pending": float(state["pending"]),
                 "_weight": float(state["weight"]),
                 "_means": [_floats(mean, 2) for mean in state["means"]],

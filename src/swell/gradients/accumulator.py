@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from swell.gradients.norms import WIDE, GroupNorms
-from swell.gradients.preconditioner import precondition
+from swell.gradients.preconditioner import Preconditioner
 
 ABSENT, DENSE, SPARSE = "0", "1", "2"
 
@@ -24,6 +24,7 @@ class Accumulator:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
+        self.metric = Preconditioner(optimizer)
         self._sizes: list[int] = []
         self.parameters: list[Tensor] = []
         self.norms = GroupNorms([], [])
@@ -64,7 +65,7 @@ class Accumulator:
         if measure and multiplier > 0:
             self._squares.append((self.norms.squares(gradients), multiplier))
             if preconditioned:
-                metric = precondition(self._optimizer, self.parameters, gradients)
+                metric = self.metric.divide(self.parameters, gradients)
                 self._preconditioned.append((self.norms.squares(metric), multiplier))
         for parameter in self.parameters:
             parameter.grad = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,38 +13,74 @@ SECOND_MOMENTS = ("exp_avg_sq", "square_avg", "sum")  # Adam and its kin, RMSpro
 WARM_UP_STEPS = 5  # before, the second moment says too little
 
 
-def has_second_moment(optimizer: Optimizer) -> bool:
-    """Whether the optimizer keeps a running second moment by which gradients can be preconditioned."""
-    return any(key in state for state in optimizer.state.values() for key in SECOND_MOMENTS if isinstance(state, dict))
+class Preconditioner:
+    """Divides gradients by the root of their optimizer's second moment, without waiting for the device.
 
-
-def precondition(
-    optimizer: Optimizer, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]
-) -> list[Tensor | None]:
-    """Each gradient divided by ``sqrt(v) + eps`` with ``v`` bias-corrected; unchanged where there is no ``v`` yet.
-
-    The second moment is the one before this step, so micro-gradients and their mean share one metric and the
-    estimators stay unbiased. Reference: AdaptDL's AdamGradientNoiseScale; DESIGN's moments.
+    A fused optimizer keeps its step counts on the device; they are read once and counted on from there.
     """
-    group_of = {p: group for group in optimizer.param_groups for p in group["params"]}
-    result: list[Tensor | None] = []
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        state = optimizer.state.get(parameter, {})
-        key = next((k for k in SECOND_MOMENTS if k in state), None)
-        if gradient is None or key is None or gradient.is_sparse or float(state.get("step", 0)) < WARM_UP_STEPS:
-            result.append(gradient)
-            continue
-        group = group_of[parameter]
-        second = state[key]
-        if key == "exp_avg_sq" and "betas" in group:
-            second = second / (1 - group["betas"][1] ** float(state["step"]))
-        eps = group.get("eps", 1e-8)
-        scale = second.sqrt().add_(eps if isinstance(eps, (int, float)) else 1e-8)
-        result.append(gradient.to(scale.dtype) / scale)
-    return result
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._steps: dict[Tensor, float] = {}  # of parameters whose count lies on an accelerator
+        self._warm = False
+
+    def reset(self) -> None:
+        """The optimizer's state was replaced: read its counts again."""
+        self._steps, self._warm = {}, False
+
+    def stepped(self) -> None:
+        """The optimizer has made a step."""
+        for parameter in self._steps:
+            self._steps[parameter] += 1
+
+    @property
+    def warm(self) -> bool:
+        """Whether every second moment is past its warm-up, so that preconditioned figures mean one thing."""
+        if not self._warm:
+            held = [(p, s) for p, s in self._optimizer.state.items() if isinstance(s, dict) and _key(s) is not None]
+            self._warm = bool(held) and all(self._count(p, state) >= WARM_UP_STEPS for p, state in held)
+        return self._warm
+
+    def divide(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Each gradient divided by ``sqrt(v) + eps`` with ``v`` bias-corrected; unchanged where there is no ``v`` yet.
+
+        The second moment is the one before this step, so micro-gradients and their mean share one metric and the
+        estimators stay unbiased. Reference: AdaptDL's AdamGradientNoiseScale.
+        """
+        group_of = {p: group for group in self._optimizer.param_groups for p in group["params"]}
+        result: list[Tensor | None] = list(gradients)
+        alike: dict[tuple[Any, ...], list[tuple[int, Tensor, Tensor, float]]] = {}
+        for index, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+            state = self._optimizer.state.get(parameter, {})
+            key = _key(state)
+            if gradient is None or key is None or gradient.is_sparse:
+                continue
+            count = self._count(parameter, state)
+            if count < WARM_UP_STEPS:
+                continue
+            group, second = group_of[parameter], state[key]
+            corrected = key == "exp_avg_sq" and "betas" in group
+            correction = (1 - float(group["betas"][1]) ** count) ** -0.5 if corrected else 1.0
+            eps = group.get("eps", 1e-8)
+            eps = eps if isinstance(eps, (int, float)) else 1e-8
+            alike.setdefault((second.device, second.dtype, eps), []).append((index, gradient, second, correction))
+        for (_, dtype, eps), members in alike.items():
+            scales = torch._foreach_sqrt([second for _, _, second, _ in members])
+            torch._foreach_mul_(scales, [correction for _, _, _, correction in members])
+            torch._foreach_add_(scales, eps)
+            divided = torch._foreach_div([gradient.to(dtype) for _, gradient, _, _ in members], scales)
+            for (index, _, _, _), quotient in zip(members, divided, strict=True):
+                result[index] = quotient
+        return result
+
+    def _count(self, parameter: Tensor, state: dict[str, Any]) -> float:
+        step = state.get("step", 0)
+        if not isinstance(step, Tensor) or step.device.type == "cpu":
+            return float(step)
+        if parameter not in self._steps:
+            self._steps[parameter] = float(step)
+        return self._steps[parameter]
 
 
-def is_warm(optimizer: Optimizer) -> bool:
-    """Whether every second moment is past its warm-up, so that preconditioned figures mean one thing."""
-    states = [s for s in optimizer.state.values() if isinstance(s, dict) and any(k in s for k in SECOND_MOMENTS)]
-    return bool(states) and all(float(torch.as_tensor(s.get("step", 0))) >= WARM_UP_STEPS for s in states)
+def _key(state: dict[str, Any]) -> str | None:
+    return next((key for key in SECOND_MOMENTS if key in state), None)

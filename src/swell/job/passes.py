@@ -37,6 +37,7 @@ class Passes:
         """Each epoch below ``count`` that is not done yet."""
         self._epochs = whole_number(count, name="epochs")
         ledger = self._job._ledger
+        self._job._stepping.expect(self.total_samples)
         self._job._elasticity.join()
         self._job._announcer.run_started()
         while ledger.epoch < self._epochs and not self._job._stepping.finished:
@@ -61,6 +62,7 @@ class Passes:
                 "Give it in base steps: job.until(steps=...)."
             )
         self.target = given if steps is not None else given * (size or 0) / self._job._pace.base
+        self._job._stepping.expect(self.total_samples)
         self._job._elasticity.join()
         self._job._announcer.run_started()
         while not self.reached and not self._job._stepping.finished:

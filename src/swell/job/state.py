@@ -70,6 +70,7 @@ def restore_trainee(trainee: Trainee, saved: Mapping[str, Any]) -> None:
     trainee.clear()
     trainee.model.load_state_dict(saved["model"])
     trainee.optimizer.load_state_dict(saved["optimizer"])
+    trainee.accumulator.metric.reset()
     for group, values in zip(trainee.optimizer.param_groups, saved["groups"], strict=True):
         group.update(values)
     if trainee.schedule is not None and saved["schedule"] is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from swell.core.counts import whole_number
-
-WARM_UP_STEPS = 100
+from swell.core.moment_average import WINDOW
+from swell.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,36 +17,50 @@ class Statistics:
     Smoothing is over samples, so thinning changes the variance of the estimates and not their meaning.
     """
 
-    every: int = 4  # measure every so many steps, once the first hundred are done
-    # one replica with one micro-batch: split every so many steps in two, more often at first; None for never
+    every: int = 8  # measure every so many steps, once the first ``warm_up`` are done
+    warm_up: int = 100  # steps at the start that are all measured, so that estimates are soon sure
+    # one replica with one micro-batch: split every so many steps in two, more often at first and above the base batch;
+    # None for never
     split_every: int | None = 160
+    window: float | None = None  # base batches to average over; None for 1,000, or a twelfth of a shorter run
     exact: bool = False  # read the figures in the step itself, even if that means waiting for the device
 
     def __post_init__(self) -> None:
         whole_number(self.every, name="every")
+        whole_number(self.warm_up, name="warm_up", at_least=0)
         if self.split_every is not None:
             whole_number(self.split_every, name="split_every")
+        if self.window is not None and not 0 < self.window < math.inf:
+            raise ConfigError(f"window={self.window!r}: expected how many base batches to average over, such as 1000.")
 
     def measures(self, step: int) -> bool:
         """Whether the gradients of a step are measured: all of the first hundred, then every so many.
 
-        >>> [step for step in range(98, 110) if Statistics(every=4).measures(step)]
-        [98, 99, 100, 104, 108]
+        >>> [step for step in range(98, 120) if Statistics().measures(step)]
+        [98, 99, 104, 112]
         """
-        return step < WARM_UP_STEPS or step % self.every == 0
+        return step < self.warm_up or step % self.every == 0
 
-    def splits(self, step: int) -> bool:
-        """Whether a step of a single micro-batch is split in two: every 10th at first, then ever more seldom.
+    def splits(self, step: int, scale: float = 1.0, window: float = WINDOW) -> bool:
+        """Whether a step of a single micro-batch, ``scale`` base batches large, is split in two to be measured.
+
+        At the base batch nothing hangs on it: every 5th step at first, then ever more seldom, up to ``split_every``.
+        Above it the learning rate does: the ``window`` of base batches that figures are averaged over then holds 16 of
+        them, as long as no more than every 6th step is split.
 
         >>> [step for step in range(500) if Statistics().splits(step)][-8:]
         [300, 320, 340, 360, 380, 400, 440, 480]
+        >>> [step for step in range(440, 480) if Statistics().splits(step, scale=8)]
+        [440, 448, 456, 464, 472]
         """
         if self.split_every is None:
             return False
-        apart = min(10, self.split_every)
+        apart = min(5, self.split_every)
         while apart * 20 <= step and apart * 2 <= self.split_every:
             apart *= 2
-        return step % apart == 0 and self.measures(step)
+        if scale > 1:
+            apart = min(apart, max(6, round(window / 16 / scale)))
+        return step % apart == 0
 
 
 def as_statistics(given: bool | int | Statistics) -> Statistics | None:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from swell.core.ledger import Ledger
-from swell.core.protocols import FinitePolicy
 from swell.core.moment_average import window_of
+from swell.core.protocols import FinitePolicy
 from swell.core.types import Observation, Plan
 from swell.errors import ConfigError, DataError, LoopError, LossError, WorldError
 from swell.job.ending import Ending
@@ -148,11 +148,14 @@ class Stepping:
 
     def _lay_out(self, batch: int, count: int) -> tuple[Plan, bool]:
         pace, replicas, settings = self._job._pace, self._job.replicas, self._statistics
+        plan = pace.lay_out(batch, count, replicas=replicas, split=False)
         if settings is None:
-            return pace.lay_out(batch, count, replicas=replicas, split=False), False
-        split = settings.splits(pace.step, batch / pace.base, self._job._trainees[0].noise.window)
-        plan = pace.lay_out(batch, count, replicas=replicas, split=split)
-        return plan, plan.num_micro_batches > 1 and (settings.measures(pace.step) or split)
+            return plan, False
+        if plan.num_micro_batches > 1:
+            return plan, settings.measures(pace.step)
+        if settings.splits(pace.step, batch / pace.base, self._job._trainees[0].noise.window):
+            plan = pace.lay_out(batch, count, replicas=replicas, split=True)
+        return plan, plan.num_micro_batches > 1
 
     # The user's two calls
 

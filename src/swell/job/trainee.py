@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from swell.core.moment_average import MomentAverage
+from swell.core.moment_average import RECENT, MomentAverage
 from swell.core.protocols import Collective, Rule
 from swell.core.types import Factors, Moments, NoiseEstimate, ScaleState
 from swell.gradients.accumulator import DENSE, Accumulator
 from swell.gradients.factors import BiasClock, scaled
-from swell.gradients.preconditioner import is_warm, precondition
 from swell.gradients.readings import LateReadings
 from swell.loop.schedule import Schedule
 from swell.rules.metric import needs_preconditioned
@@ -52,8 +51,8 @@ class Trainee:
         self.model, self.optimizer, self.rule = model, optimizer, rule
         self.scaler, self.schedule = scaler, schedule
         self.accumulator = Accumulator(optimizer)
-        self.noise = MomentAverage(base_batch=base_batch)
-        self.preconditioned_noise = MomentAverage(base_batch=base_batch)
+        self.noise = MomentAverage(base_batch=base_batch, share=RECENT)
+        self.preconditioned_noise = MomentAverage(base_batch=base_batch, share=RECENT)
         self.clock = BiasClock()
         self._metric_rule = needs_preconditioned(rule)
         self._watch = _StepWatch(optimizer)
@@ -66,7 +65,7 @@ class Trainee:
     @property
     def wants_preconditioned(self) -> bool:
         """Whether the rule looks at moments in Adam's metric and there is one."""
-        return self._metric_rule and is_warm(self.optimizer)
+        return self._metric_rule and self.accumulator.metric.warm
 
     def follow_groups(self) -> None:
         """Before a step: take in parameters that were added since the last one; figures of other groups are dropped."""
@@ -128,7 +127,7 @@ class Trainee:
             gradients = [p.grad for p in self.accumulator.parameters]
             squares = [self.accumulator.norms.squares(gradients)]
             if belongs.preconditioned:
-                metric = precondition(self.optimizer, self.accumulator.parameters, gradients)
+                metric = self.accumulator.metric.divide(self.accumulator.parameters, gradients)
                 squares.append(self.accumulator.norms.squares(metric))
             small = figures[1:] if scale is None else figures[1:] / scale.double().to(figures.device) ** 2
             figures = torch.cat([figures[:1], small, *(s.double().to(figures.device) for s in squares)])
@@ -187,10 +186,13 @@ class Trainee:
         with scaled(self.optimizer, factors, self.clock):
             if self.scaler is None or not self.scaler.is_enabled():
                 self.optimizer.step(closure)  # type: ignore[arg-type]
+                self.accumulator.metric.stepped()
                 return True
             self._watch.stepped = False
             self.scaler.step(self._watch)
             self.scaler.update()
+            if self._watch.stepped:
+                self.accumulator.metric.stepped()
             return self._watch.stepped
 
     def clear(self) -> None:

@@ -31,6 +31,8 @@ _DWELL = 8  # steps at one batch before the next change, unless the user says ot
 _HOPE = 0.25  # the most by which a layout nobody has measured may be thought better than predicted
 _HORIZON = 3000  # base steps a run of unknown length is taken to have
 _LONG = 16  # dwells after which half of the hysteresis will do
+_ENTERED = 0.8  # the part of the slack that a choice uses up, so that it is not left again at once
+_FEWER = 1.25  # how much larger a batch must be to be chosen for its fewer steps
 _GROWTH_AUTO, _GROWTH = 2, 4  # how far beyond the largest micro-batch that was measured the next may reach
 
 
@@ -53,9 +55,9 @@ class Goodput:
     trial), and ``dwell`` samples must have passed since the last one (eight steps unless given); a change of the world
     is answered at once. ``explore`` is the part of the run, in samples, that may go into trials: the same batch in
     other micro-batches, to learn what a sample costs, and layouts that may be better than predicted. Near its peak
-    goodput is flat: a batch half as large again costs a percent or two. ``fewer_steps`` says what halving the number
-    of optimizer steps is worth, as a share of goodput; with 0 goodput alone decides. It does not go below ``base``
-    unless ``shrink``, nor ever down if ``monotone``.
+    goodput is flat, and a larger batch reaches the target in fewer steps: ``slack`` is the part of the best goodput
+    that may be given up for that, so of all layouts within it the largest batch is chosen; with 0 goodput alone
+    decides. It does not go below ``base`` unless ``shrink``, nor ever down if ``monotone``.
 
     The choice is a function of the observation alone, so a log can be replayed; ``explain`` gives its reasons.
     Reference: Qiao et al., Pollux, OSDI 2021, section 4, https://arxiv.org/abs/2008.12260
@@ -72,7 +74,7 @@ class Goodput:
     hysteresis: float = 0.03
     dwell: int | None = None
     explore: float = 0.05
-    fewer_steps: float = 0.02
+    slack: float = 0.05
     shrink: bool = False
     monotone: bool = False
 
@@ -80,7 +82,7 @@ class Goodput:
         assign(self, base=samples(self.base, "base"), max=samples(self.max, "max"), micro=_micro(self.micro))
         assign(self, hysteresis=number(self.hysteresis, "hysteresis", least=0))
         assign(self, explore=number(self.explore, "explore", least=0))
-        assign(self, fewer_steps=number(self.fewer_steps, "fewer_steps", least=0))
+        assign(self, slack=number(self.slack, "slack", least=0))
         if self.dwell is not None:
             assign(self, dwell=samples(self.dwell, "dwell", least=0))
         if self.base > self.max:
@@ -90,6 +92,8 @@ class Goodput:
             )
         if self.explore > 1:
             raise ConfigError(f"explore is {self.explore}; expected a part of the run, 0 to 1. Give 0.05 for 5 %.")
+        if self.slack >= 1:
+            raise ConfigError(f"slack is {self.slack}; expected a part of the goodput, 0 to 1. Give 0.05 for 5 %.")
 
     def batch(self, seen: Observation) -> int:
         return self._choose(seen).layout.global_batch
@@ -160,14 +164,26 @@ class Goodput:
         hope = np.where(measured(seen, options), 0.0, np.minimum(times.error, _HOPE)) if trying else 0 * value
         if seen.total_samples:  # what is learnt pays for the rest of the run only
             hope = hope * max(0.0, 1 - seen.samples / seen.total_samples)
-        top = best(value * (1 + hope) * self._worth(options.global_batch))
+        top, hoped = best(value), best(value * (1 + hope))
+        highest = float(value[top])
+        if value[hoped] * (1 + hope[hoped]) > highest * (1 + self.hysteresis / 4):
+            top = hoped
+        else:
+            top, hope = self._largest(options, value), 0 * value
         return stay._replace(
             layout=options.layout(top),
             step_s=float(times.step_s[top]),
             error=float(times.error[top]),
             goodput=float(value[top]),
+            best_goodput=highest,
             hope=float(hope[top]),
         )
+
+    def _largest(self, options: Candidates, value: np.ndarray) -> int:
+        """The largest batch whose goodput is well within the slack, in its best layout."""
+        near = value >= value.max() * (1 - _ENTERED * self.slack) * (1 - 1e-9)
+        largest = options.global_batch[near].max() if self.slack else options.global_batch[best(value)]
+        return best(np.where(options.global_batch == largest, value, 0.0))
 
     def _compared(self, seen: Observation, found: Choice, here: Candidates, standing: int, *, forced: bool) -> Choice:
         """What was found, unless what stands is nearly as good."""
@@ -177,16 +193,15 @@ class Goodput:
         current = efficiency(stands.global_batch, base_batch=self.base, noise_scale=phi) * stands.global_batch / step_s
         needed = 0.0 if forced else self._needed(seen)
         found = found._replace(current_step_s=step_s, current_goodput=current, needed=needed)
-        assert found.goodput is not None
-        promised = found.goodput * float(self._worth(found.layout.global_batch))
-        stood = current * float(self._worth(stands.global_batch)) * (1 + needed)
-        if found.layout == stands or promised * (1 + found.hope) <= stood:
+        assert found.goodput is not None and found.best_goodput is not None
+        better = found.goodput > current * (1 + needed)
+        tried = found.goodput * (1 + found.hope) > current * (1 + needed)
+        # Within the slack what stands is left for a batch that is worth the change; beyond it, for anything better.
+        fewer = self.slack > 0 and found.layout.global_batch >= _FEWER * stands.global_batch
+        lost = current < found.best_goodput * (1 - self.slack) and found.goodput > current
+        if found.layout == stands or not (better or tried or fewer or (lost and self.slack > 0)):
             return found._replace(layout=stands, promised=found.layout)
-        return found._replace(hope=0.0) if promised > stood else found
-
-    def _worth(self, batch: np.ndarray | int) -> np.ndarray:
-        """What a larger batch is worth beside its goodput: fewer steps."""
-        return (np.asarray(batch) / self.base) ** math.log2(1 + self.fewer_steps)
+        return found if tried and not better else found._replace(hope=0.0)
 
     def _micro_bounds(self, seen: Observation) -> tuple[int, int]:
         """The smallest and largest micro-batch that may be used in this step."""

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from swell.core.ledger import Ledger
-from swell.core.moment_average import MomentAverage
+from swell.core.moment_average import RECENT, MomentAverage, window_of
 from swell.core.planning import plan, plan_remainder
 from swell.core.profile import Profile
 from swell.core.protocols import Policy, Rule
@@ -55,8 +55,8 @@ class Conductor:
         self._micro = self.base if micro is None else micro
         self._every = every
         self.profile = Profile()
-        self.noise_average = MomentAverage(base_batch=self.base)
-        self.metric_average = MomentAverage(base_batch=self.base)
+        self.noise_average = MomentAverage(base_batch=self.base, share=RECENT)
+        self.metric_average = MomentAverage(base_batch=self.base, share=RECENT)
         self.step, self.progress = 0, 0.0  # committed
         self.batch, self.batch_since = self.base, 0
         self.micro: int | None = None  # of the last step
@@ -73,6 +73,12 @@ class Conductor:
         self._changed = threading.Condition(threading.RLock())
         self._pass_over = 0
         self._trainer: int | None = None  # the thread that trains, while it does
+
+    def expect(self, total_samples: int) -> None:
+        """The run will be so long: figures are averaged over a fitting part of it."""
+        self.total_samples = total_samples
+        window = window_of(total_samples, base_batch=self.base)
+        self.noise_average.window = self.metric_average.window = window
         self.restart()
 
     @property

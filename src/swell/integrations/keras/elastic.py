@@ -241,7 +241,7 @@ class Elastic(keras.callbacks.Callback):
         if self.params.get("epochs"):
             begun = conductor.ledger.samples - conductor.ledger.cursor % conductor.ledger.length
             epochs = self.params["epochs"] - (self.model._initial_epoch or 0)
-            conductor.total_samples = begun + epochs * conductor.ledger.length
+            conductor.expect(begun + epochs * conductor.ledger.length)
         if self._workers is not None:
             self.model.train_function = self._workers.train_function(self.model)
         peers = self._world or self._workers
