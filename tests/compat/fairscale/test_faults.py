@@ -27,6 +27,7 @@ def still(net: nn.Module, **arguments: Any) -> AdaScale:
 
 
 def test_without_the_rescaling_a_change_of_scale_gives_the_true_gain_at_once() -> None:
+    """FairScale F1: ``set_scale`` rescaled the variance, which biased the gain at every change of the batch."""
     net = problem()
     known = still(net, num_gradients_to_accumulate=16)
     train(net, known, 40, count=16)
@@ -53,6 +54,7 @@ def scaled_step(scaler: torch.amp.GradScaler, net: nn.Linear, optimizer: AdaScal
 
 
 def test_an_overflow_under_a_grad_scaler_costs_one_step_and_nothing_else() -> None:
+    """FairScale F2: one overflow entered the averages, and weights were NaN two steps later."""
     net = problem()
     optimizer = made(net)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -66,6 +68,7 @@ def test_an_overflow_under_a_grad_scaler_costs_one_step_and_nothing_else() -> No
 
 
 def test_a_gradient_that_is_not_finite_is_left_out_of_the_averages_without_a_scaler_too() -> None:
+    """FairScale F2: the same without a scaler."""
     net = problem()
     optimizer = made(net)
     train(net, optimizer, 2)
@@ -78,6 +81,7 @@ def test_a_gradient_that_is_not_finite_is_left_out_of_the_averages_without_a_sca
 
 @pytest.mark.parametrize("unscale", [False, True])
 def test_statistics_are_those_of_unscaled_gradients_whatever_the_scaler_does(unscale: bool) -> None:
+    """FairScale F3: gradients were seen before they were unscaled, so a change of the scale froze the gain."""
     net = problem()
     plain_net = copy.deepcopy(net)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=2, growth_factor=4.0)
@@ -103,6 +107,7 @@ def test_statistics_are_those_of_unscaled_gradients_whatever_the_scaler_does(uns
 
 
 def test_half_precision_gradients_are_squared_without_overflow() -> None:
+    """FairScale F2: squares of float16 gradients overflowed by themselves."""
     parameter = nn.Parameter(torch.zeros(10, dtype=torch.float16))
     optimizer = AdaScale(torch.optim.SGD([parameter], lr=0.0), num_gradients_to_accumulate=2)
     for sign in (1.0, 0.5):
@@ -112,6 +117,7 @@ def test_half_precision_gradients_are_squared_without_overflow() -> None:
 
 
 def test_micro_batches_are_counted_right_under_reentrant_checkpointing() -> None:
+    """FairScale F10: reentrant checkpointing changed the gain without a word."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
     forwards: list[Callable[[Any, torch.Tensor], torch.Tensor]] = [
@@ -130,6 +136,7 @@ def test_micro_batches_are_counted_right_under_reentrant_checkpointing() -> None
 
 
 def test_gradients_taken_without_accumulating_are_no_micro_batches() -> None:
+    """FairScale F11: ``torch.autograd.grad`` counted as a micro-batch."""
     net = problem()
     other = copy.deepcopy(net)
     optimizer, plain = made(net), made(other)
@@ -144,6 +151,7 @@ def test_gradients_taken_without_accumulating_are_no_micro_batches() -> None:
 
 
 def test_two_backward_calls_for_one_micro_batch_are_refused_when_they_reach_the_same_parameters() -> None:
+    """FairScale F11: two backward() calls for a micro-batch counted as two."""
     net = problem()
     optimizer = made(net)
     for _ in range(2):
@@ -154,6 +162,7 @@ def test_two_backward_calls_for_one_micro_batch_are_refused_when_they_reach_the_
 
 
 def test_losses_of_different_parameters_may_be_sent_back_one_after_the_other() -> None:
+    """FairScale F11: so did two losses of different parameters."""
     nets = [problem(0), problem(1)]
     both = [p for net in nets for p in net.parameters()]
     optimizer = AdaScale(torch.optim.SGD(both, lr=0.05), num_gradients_to_accumulate=2)
@@ -165,6 +174,7 @@ def test_losses_of_different_parameters_may_be_sent_back_one_after_the_other() -
 
 
 def test_a_short_accumulation_steps_with_the_mean_of_what_there_is_at_its_own_scale() -> None:
+    """FairScale F12: the last, short accumulation of an epoch was an ``AssertionError``."""
     net = problem()
     short = copy.deepcopy(net)
     optimizer, expected = made(net, num_gradients_to_accumulate=4), made(short, num_gradients_to_accumulate=2)
@@ -181,6 +191,7 @@ def test_a_short_accumulation_steps_with_the_mean_of_what_there_is_at_its_own_sc
 
 
 def test_a_short_accumulation_of_an_undivided_loss_is_divided_by_what_there_is() -> None:
+    """FairScale F12: the same where the script does not divide its loss."""
     net = problem()
     short = copy.deepcopy(net)
     optimizer = made(net, num_gradients_to_accumulate=4, is_scaled_loss=False)
@@ -198,6 +209,7 @@ def test_a_short_accumulation_of_an_undivided_loss_is_divided_by_what_there_is()
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_gradients_thrown_away_by_the_model_are_forgotten(set_to_none: bool) -> None:
+    """FairScale F12: ``model.zero_grad()`` in the middle of an accumulation gave a wrong gain."""
     net = problem()
     other = copy.deepcopy(net)
     optimizer, expected = made(net), made(other)
@@ -211,6 +223,7 @@ def test_gradients_thrown_away_by_the_model_are_forgotten(set_to_none: bool) -> 
 
 
 def test_one_worker_without_accumulation_is_measured_by_differences_of_steps() -> None:
+    """FairScale F13: one worker without accumulation was refused."""
     net = problem()
     known = still(net, num_gradients_to_accumulate=8, scale=8.0)
     train(net, known, 60, count=8)
@@ -221,6 +234,7 @@ def test_one_worker_without_accumulation_is_measured_by_differences_of_steps() -
 
 
 def test_it_shrinks_to_one_worker_without_accumulation_and_keeps_its_gain() -> None:
+    """FairScale F13: getting there at run time made every gain NaN."""
     net = problem()
     optimizer = made(net, single_worker="differences")
     train(net, optimizer, 5)
@@ -231,6 +245,7 @@ def test_it_shrinks_to_one_worker_without_accumulation_and_keeps_its_gain() -> N
 
 
 def test_gains_are_read_from_the_device_once_a_step_and_small_figures_only() -> None:
+    """FairScale F18: the device was waited for once for every parameter."""
     net = problem()
     optimizer = made(net)
     accumulate(net, 2)

@@ -64,6 +64,7 @@ def test_schedulers_see_and_set_the_learning_rate_without_the_gain(schedule: str
 
 
 def test_a_tensor_learning_rate_is_left_as_it_was() -> None:
+    """FairScale F6: a tensor learning rate compounded with every gain."""
     net = problem()
     lr = torch.tensor(0.1)
     optimizer = AdaScale(torch.optim.SGD(net.parameters(), lr=lr), num_gradients_to_accumulate=2)
@@ -72,6 +73,7 @@ def test_a_tensor_learning_rate_is_left_as_it_was() -> None:
 
 
 def test_a_copy_and_an_unpickled_one_go_on_as_the_original_does() -> None:
+    """FairScale F17: copies and unpickled ones recursed for ever."""
     net = problem()
     optimizer = made(net)
     torch.optim.lr_scheduler.StepLR(optimizer, 1)
@@ -88,6 +90,7 @@ def test_a_copy_and_an_unpickled_one_go_on_as_the_original_does() -> None:
 
 
 def test_checkpoints_are_complete_and_load_safely() -> None:
+    """FairScale F7 and F8: checkpoints needed ``weights_only=False``, and lacked scale, smoothing and accumulation."""
     net = problem()
     optimizer = made(net, scale=3.5, smoothing=0.9)
     optimizer.set_num_gradients_to_accumulate(4, update_smoothing=False)
@@ -107,6 +110,7 @@ def test_checkpoints_are_complete_and_load_safely() -> None:
 
 
 def test_a_checkpoint_of_the_plain_optimizer_begins_with_a_gain_of_one() -> None:
+    """FairScale F8: a plain optimizer's checkpoint was a ``KeyError`` at the first gain."""
     net = problem()
     optimizer = made(net)
     train(net, optimizer, 2)
@@ -152,6 +156,7 @@ def test_a_checkpoint_of_other_parameter_groups_is_refused() -> None:
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_gradients_can_be_cleared_in_place_or_to_none(set_to_none: bool) -> None:
+    """FairScale F17: ``zero_grad(set_to_none=...)`` was a ``TypeError``."""
     net = problem()
     optimizer = made(net)
     accumulate(net, 2)
@@ -163,6 +168,7 @@ def test_gradients_can_be_cleared_in_place_or_to_none(set_to_none: bool) -> None
 
 
 def test_unused_and_frozen_parameters_count_for_nothing_and_may_join_later() -> None:
+    """FairScale F4: a parameter without a gradient was an ``AttributeError`` inside backward()."""
     net, spare, frozen = problem(), nn.Linear(2, 2), nn.Linear(6, 3)
     frozen.requires_grad_(False)
     parameters = [*net.parameters(), *spare.parameters(), *frozen.parameters()]
@@ -200,6 +206,7 @@ def test_unhooked_it_keeps_its_gain_and_goes_on_training() -> None:
 
 
 def test_dropped_it_leaves_no_hook_behind_so_an_optimizer_can_be_wrapped_again() -> None:
+    """FairScale F17: wrapping an optimizer again left both sets of hooks."""
     net = problem()
     inner = torch.optim.SGD(net.parameters(), lr=0.05)
     first = AdaScale(inner, num_gradients_to_accumulate=2)
@@ -212,6 +219,7 @@ def test_dropped_it_leaves_no_hook_behind_so_an_optimizer_can_be_wrapped_again()
 
 
 def test_the_wrapper_passes_each_argument_where_it_belongs() -> None:
+    """FairScale F9: ``debias_ewma`` arrived as ``is_scaled_loss``."""
     net = problem()
     optimizer = AdaScaleWrapper(
         net.parameters(),
@@ -274,6 +282,7 @@ def test_a_closure_runs_before_the_gain_is_taken() -> None:
 
 
 def test_progress_is_the_sum_of_gains() -> None:
+    """FairScale F20: scripts had to add up gains themselves."""
     net = problem()
     optimizer = made(net)
     assert sum(train(net, optimizer, 5)) == pytest.approx(optimizer.progress)

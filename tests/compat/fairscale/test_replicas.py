@@ -68,6 +68,7 @@ def varieties(collective: Any) -> dict[str, list[float]]:
 
 
 def test_every_variety_of_ddp_gives_the_same_gains_on_every_rank() -> None:
+    """FairScale F4: unused parameters failed under ``find_unused_parameters=True`` too."""
     results = run_workers(2, varieties)
     for name in ("static graph", "bucket views", "unused parameters"):
         assert results[0][name] == pytest.approx(results[0]["plain"], rel=1e-5)
@@ -96,6 +97,7 @@ def all_uneven(collective: Any) -> list[tuple[list[float], dict[str, Any], list[
 
 
 def test_replicas_may_run_out_of_batches_and_all_end_with_the_same_averages() -> None:
+    """FairScale F14: its own exchange met another one inside ``join()``, and the run crashed."""
     for (short, averages, weights), *others in zip(*run_workers(3, all_uneven), strict=True):
         assert [len(gains) for gains, *_ in others] == [4, 6]
         for gains, other_averages, other_weights in others:
@@ -119,6 +121,7 @@ def halves(collective: Any) -> tuple[float, float]:
 
 
 def test_a_process_group_of_ones_own_is_measured_alone() -> None:
+    """FairScale F16: there was no argument for a process group."""
     results = run_workers(4, halves)
     assert len(set(results)) == 1 and results[0][0] != results[0][1]
 
@@ -131,6 +134,7 @@ def checkpoint_of_two(collective: Any) -> dict[str, Any]:
 
 
 def test_a_checkpoint_of_two_workers_goes_on_alone_with_the_same_estimate() -> None:
+    """FairScale F16: the number of workers could not change."""
     state = run_workers(2, checkpoint_of_two)[0]
     alone = made(problem(), num_gradients_to_accumulate=4)
     alone.load_state_dict(state)
@@ -155,5 +159,6 @@ def sharded(collective: Any) -> str:
 
 
 def test_sharded_parameters_are_refused_instead_of_never_being_measured() -> None:
+    """FairScale F5: hooks never fired on FSDP2's parameters, and the gain stayed 1 without a word."""
     for answer in run_workers(2, sharded):
         assert "DistributedDataParallel" in answer

@@ -20,7 +20,6 @@ from swell.compat.adaptdl.session import Session, open_session, session
 from swell.core.moments import consecutive_differences, gain
 from swell.core.planning import plan
 from swell.errors import ConfigError, LoopError
-from swell.gradients.preconditioner import precondition
 from swell.job.pace import Pace
 from swell.job.state import capture_trainee, restore_trainee
 from swell.job.trainee import Trainee
@@ -270,7 +269,7 @@ class AdaptDLTorchTrainer:
         gradients = [p.grad for p in trainee.accumulator.parameters]
         now = [gradients]
         if trainee.wants_preconditioned:
-            now.append(precondition(trainee.optimizer, trainee.accumulator.parameters, gradients))
+            now.append(trainee.accumulator.metric.divide(trainee.accumulator.parameters, gradients))
         for noise, old, new in zip((trainee.noise, trainee.preconditioned_noise), self._before, now, strict=False):
             apart = [None if a is None or b is None else b.to_dense() - a for a, b in zip(old, new, strict=True)]
             squares = [trainee.accumulator.norms.squares(g).tolist() for g in (old, new, apart)]

@@ -8,23 +8,27 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
 from swell.compat.fairscale.averages import Averages
 from swell.compat.fairscale.exchange import Exchange
 from swell.compat.fairscale.leaving import Leaving
-from swell.compat.fairscale.observation import Observation, PairObservation, Pairs
+from swell.compat.fairscale.measuring import Measuring
+from swell.compat.fairscale.observation import Pairs
+from swell.compat.fairscale.sizes import Sizes
 from swell.compat.fairscale.watch import GradientWatch
 from swell.compat.wrapping import WrappingOptimizer
 from swell.core.counts import whole_number
-from swell.core.moments import gain
-from swell.core.types import Factors
+from swell.core.protocols import Rule
+from swell.core.types import ScaleState
 from swell.errors import CheckpointError, ConfigError, LoopError
 from swell.gradients.factors import BiasClock, scaled
+from swell.gradients.preconditioner import Preconditioner
+from swell.rules import as_rule, auto
+from swell.rules.metric import needs_preconditioned
 
 
-class AdaScale(WrappingOptimizer, Leaving):
+class AdaScale(Measuring, WrappingOptimizer, Leaving):
     r"""The optimizer with its learning rate multiplied by the gain of the larger batch, for each step and group.
 
     .. math:: r = \frac{\sigma^2 + \mu^2}{\sigma^2 / S + \mu^2}
@@ -45,6 +49,11 @@ class AdaScale(WrappingOptimizer, Leaving):
         grad_scaler: the script's ``GradScaler``; needed only where the script itself calls ``scaler.unscale_``.
         single_worker: what to do with one worker and no accumulation: ``"refuse"``, as FairScale does, or measure by
             ``"differences"`` of consecutive steps, which is biased and keeps a copy of one gradient.
+        micro_batch: samples of a whole micro-batch, where some have others; ``samples(n)`` tells of these. They are
+            all taken for equal unless given.
+        rule: which of swell's rules turns signal and noise into factors. FairScale's is AdaScale's gain for the
+            learning rate whatever the optimizer; ``"auto"`` picks the one that suits the optimizer, for Adam the
+            root of the gain in Adam's own metric.
 
     Reference: Johnson et al. 2020, section 3 and appendix B.3, https://arxiv.org/abs/2007.05105
 
@@ -72,6 +81,8 @@ class AdaScale(WrappingOptimizer, Leaving):
         process_group: Any = None,
         grad_scaler: Any = None,
         single_worker: Literal["refuse", "differences"] = "refuse",
+        micro_batch: int | None = None,
+        rule: Rule | str = "adascale",
     ) -> None:
         if isinstance(optimizer, AdaScale):
             raise ConfigError("the optimizer is an AdaScale already; wrap the optimizer inside it, or use it as it is.")
@@ -83,7 +94,11 @@ class AdaScale(WrappingOptimizer, Leaving):
         self._grad_scaler = grad_scaler
         self._pairs = Pairs() if single_worker == "differences" else None
         self._is_scaled_loss = bool(is_scaled_loss)
-        self._averages = Averages(len(self.param_groups), debias=bool(debias_ewma))
+        self._sizes = None if micro_batch is None else Sizes(micro_batch)
+        self._rule = auto(type(optimizer).__name__) if rule == "auto" else as_rule(rule)
+        self._channels = 2 if needs_preconditioned(self._rule) else 1  # plain, and in the optimizer's own metric
+        self._clock = BiasClock()
+        self._averages = [Averages(len(self.param_groups), debias=bool(debias_ewma)) for _ in range(self._channels)]
         self._progress = 0.0
         self._dropped = 0
         self._watch: GradientWatch | None = None
@@ -116,7 +131,26 @@ class AdaScale(WrappingOptimizer, Leaving):
 
     def gain(self, pg_idx: int | None = None) -> float:
         """How many base steps the coming step is worth: of the whole gradient, or of one parameter group."""
-        return gain(self._step_scale, self._current().moments(pg_idx), base_batch=1)
+        return self._rule.gain(self._state(pg_idx))
+
+    def _state(self, group: int | None) -> ScaleState:
+        plain, *metric = self._current()
+        return ScaleState(
+            scale=self._step_scale,
+            base_batch=1,  # a sample is one base batch here
+            moments=plain.moments(group),
+            preconditioned=metric[0].moments(group) if metric and metric[0].count else None,
+            progress=self._progress,
+        )
+
+    def samples(self, samples: int) -> None:
+        """Say how many samples the micro-batch has that is sent back next; before its backward()."""
+        if self._sizes is None:
+            raise ConfigError(
+                f"samples({samples}) was called, but micro-batches are taken for equal. Pass micro_batch=, the samples "
+                "of a whole one, to AdaScale."
+            )
+        self._sizes.tell(samples)
 
     def set_scale(self, scale: float, update_estimate: bool = True) -> None:
         """Say that the batch is now ``scale`` base batches.
@@ -128,7 +162,8 @@ class AdaScale(WrappingOptimizer, Leaving):
         scale = _checked_scale(scale)
         if update_estimate:
             self._averages = self._current()
-            self._averages.rescale(self._scale / scale)
+            for averages in self._averages:
+                averages.rescale(self._scale / scale)
             self._observation = None
         self._scale = self._step_scale = scale
 
@@ -172,8 +207,8 @@ class AdaScale(WrappingOptimizer, Leaving):
                 loss = closure()
         watch = self._watched()
         self._require_as_announced(watch)
-        if 0 < watch.micro_batches < self._accumulation:
-            self._finish_early(watch.micro_batches)
+        if watch.micro_batches:
+            self._make_mean(watch.micro_batches)
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and bool(found_inf):
             self._dropped += self._observation is not None
@@ -181,11 +216,13 @@ class AdaScale(WrappingOptimizer, Leaving):
             return loss
         self._unscale()
         averages = self._current()
-        gains = [gain(self._step_scale, averages.moments(i), base_batch=1) for i, _ in enumerate(self.param_groups)]
+        factors = [self._rule.factors(self._state(group)) for group, _ in enumerate(self.param_groups)]
         self._progress += self.gain()
-        with scaled(self._optimizer, [Factors(lr=each) for each in gains], BiasClock()):
+        with scaled(self._optimizer, factors, self._clock):
             result = self._optimizer.step(*args, **kwargs)
         self._averages = averages
+        if watch.metric is not None:
+            watch.metric.stepped()
         if self._pairs is not None:
             self._pairs.commit()
         self._start_over()
@@ -203,7 +240,8 @@ class AdaScale(WrappingOptimizer, Leaving):
         self._between_steps("add a parameter group")
         super().add_param_group(param_group)
         self._averages = self._current()
-        self._averages.add_group()
+        for averages in self._averages:
+            averages.add_group()
         self._hook()
 
     def unhook(self) -> None:
@@ -215,13 +253,15 @@ class AdaScale(WrappingOptimizer, Leaving):
         self._between_steps("make a checkpoint")
         saved = super().state_dict()
         own = {
-            **self._averages.state_dict(),
+            **self._averages[0].state_dict(),
             "scale": self._scale,
             "smoothing": self._smoothing,
             "num_gradients_to_accumulate": self._accumulation,
             "is_scaled_loss": self._is_scaled_loss,
             "world_size": self._exchange.size,
             "progress": self._progress,
+            "preconditioned": [averages.state_dict() for averages in self._averages[1:]],
+            "clock": self._clock.state_dict(self._watched().parameters),
         }
         return {**saved, "state": {**saved["state"], "adascale": own}}
 
@@ -236,11 +276,16 @@ class AdaScale(WrappingOptimizer, Leaving):
         own = state_dict["state"].get("adascale")
         inner = {key: value for key, value in state_dict["state"].items() if key != "adascale"}
         num_groups = len(self.param_groups)
-        averages = Averages(num_groups, debias=self._averages.debias)
-        if own is not None:
-            averages = Averages.from_state_dict(own, num_groups=num_groups)
+        averages = [Averages(num_groups, debias=each.debias) for each in self._averages]
+        found = [] if own is None else [own, *own.get("preconditioned", [])]
+        for number, saved in enumerate(found[: len(averages)]):
+            averages[number] = Averages.from_state_dict(saved, num_groups=num_groups)
         super().load_state_dict({**state_dict, "state": inner})
         self._averages = averages
+        watch = self._watched()
+        self._clock.load_state_dict((own or {}).get("clock", {}), watch.parameters)
+        if watch.metric is not None:
+            watch.metric.reset()
         self._start_over()
         if own is not None and own.get("world_size") == self._exchange.size:
             try:
@@ -270,90 +315,9 @@ class AdaScale(WrappingOptimizer, Leaving):
                 )
         if self._watch is not None:
             self._watch.unwatch()
-        self._watch = GradientWatch(groups, self._at_end, at_most=self._accumulation)
+        metric = Preconditioner(self._optimizer) if self._channels > 1 else None
+        self._watch = GradientWatch(groups, self._at_end, at_most=self._accumulation, metric=metric, sizes=self._sizes)
         self._start_over()
-
-    def _watched(self) -> GradientWatch:
-        assert self._watch is not None
-        return self._watch
-
-    def _start_over(self) -> None:
-        self._divided = False  # whether the script has divided the gradients of this step
-        self._observation: Observation | PairObservation | None = None
-        self._seen: Averages | None = None  # the averages with the observation in them
-        self._step_scale = getattr(self, "_scale", 1.0)
-        if self._watch is not None:
-            self._watch.restart()
-
-    def _at_end(self) -> None:
-        """A backward has ended and its gradients are averaged over replicas."""
-        watch = self._watched()
-        if watch.micro_batches == self._accumulation:
-            self._observe(watch.micro_batches)
-
-    def _observe(self, count: int) -> None:
-        watch = self._watched()
-        self._seen = self._observation = None
-        self._step_scale = self._scale * count / self._accumulation
-        if self._exchange.size * count > 1:
-            small, present = self._exchange.sum(watch.small_squares())
-            self._step_scale *= present / self._exchange.size  # smaller where replicas have left
-            # Hooks saw gradients divided by the announced count, or not divided; .grad is their sum over a rank.
-            seen_over = self._accumulation if self._is_scaled_loss else 1
-            held_over = (count if self._divided else seen_over) * (
-                self._exchange.size / present if self._over_all else 1
-            )
-            if present * count > 1:
-                self._observation = Observation(
-                    small=small,
-                    big=watch.big_squares(),
-                    count=int(present) * count,
-                    small_factor=float(seen_over) ** 2,
-                    big_factor=(held_over / count) ** 2,
-                    scale=self._step_scale,
-                )
-        elif self._pairs is not None:
-            self._observation = self._pairs.observe(watch, scale=self._step_scale)
-
-    def _finish_early(self, count: int) -> None:
-        """Make the gradients of a short accumulation the mean of those there are."""
-        self._observe(count)
-        if self._is_scaled_loss:
-            torch._foreach_mul_(self._gradients(), self._accumulation / count)
-
-    def _gradients(self) -> list[Tensor]:
-        return [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-
-    def _current(self) -> Averages:
-        """The averages, with what the gradients at hand add to them."""
-        if self._observation is None:
-            return self._averages
-        if self._seen is None:
-            moments = self._observation.moments()
-            finite = all(math.isfinite(m.signal) and math.isfinite(m.noise) for m in moments)
-            if not finite:
-                self._dropped += 1
-                self._observation = None
-                return self._averages
-            self._seen = self._averages.updated(moments, smoothing=self._smoothing)
-        return self._seen
-
-    def _unscale(self) -> None:
-        """Take GradScaler's scale out of the gradients, if that is left to us, and out of what was measured."""
-        by_us = getattr(self, "grad_scale", None)
-        if by_us is not None:
-            scale = float(by_us)
-            if gradients := self._gradients():
-                torch._foreach_mul_(gradients, 1 / scale)
-        elif self._grad_scaler is not None and self._grad_scaler.is_enabled():
-            scale = float(self._grad_scaler.get_scale())
-        else:
-            return
-        if self._pairs is not None:
-            self._pairs.unscale(scale)
-        if self._observation is not None:
-            self._observation.unscale(scale)
-            self._seen = None
 
     def _require_as_announced(self, watch: GradientWatch) -> None:
         if watch.too_many:
@@ -362,7 +326,8 @@ class AdaScale(WrappingOptimizer, Leaving):
                 f"{self._accumulation}. Step after every {self._accumulation}; where one micro-batch has several "
                 "losses on the same parameters, add them up and call backward() once."
             )
-        if not self._is_scaled_loss and self._accumulation > 1 and watch.micro_batches and not self._divided:
+        summed = not self._is_scaled_loss and not self._divided and self._sizes is None
+        if summed and self._accumulation > 1 and watch.micro_batches:
             warnings.warn(
                 "is_scaled_loss is False and scale_grad_by_num_grads_to_accum() was not called: the step uses the sum "
                 "of the gradients, not their mean. Call it before step().",

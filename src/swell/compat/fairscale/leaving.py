@@ -8,6 +8,7 @@ import torch
 
 from swell.compat.fairscale.averages import Averages
 from swell.compat.fairscale.exchange import Exchange
+from swell.compat.fairscale.sizes import Sizes
 from swell.compat.fairscale.watch import GradientWatch
 from swell.gradients.norms import WIDE
 from swell.runtime.joining import Joinable, JoinHook
@@ -20,7 +21,9 @@ class Leaving(Joinable):
     """
 
     _exchange: Exchange
-    _averages: Averages
+    _averages: list[Averages]
+    _channels: int
+    _sizes: Sizes | None
     _accumulation: int
     _watch: GradientWatch | None
     _over_all = True  # whether DDP divides by all replicas, those that left included
@@ -63,14 +66,14 @@ class StandIn(JoinHook):
         self._micro_batches = (self._micro_batches + 1) % optimizer._accumulation
         if self._micro_batches == 0:
             first = optimizer.parameters()[0]
-            nothing = torch.zeros(
-                len(optimizer._averages.signal), dtype=WIDE.get(first.dtype, first.dtype), device=first.device
-            )
+            length = optimizer._channels * len(optimizer._averages[0].signal) + (optimizer._sizes is not None)
+            nothing = torch.zeros(length, dtype=WIDE.get(first.dtype, first.dtype), device=first.device)
             optimizer._exchange.sum(nothing, present=False)
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """All have left: take the averages of those that left last."""
         optimizer = self._optimizer
-        mine = torch.tensor(optimizer._averages.figures(), device=optimizer.join_device)
-        figures, last = optimizer._exchange.sum(mine * is_last_joiner, present=is_last_joiner)
-        optimizer._averages.set_figures((figures / last).tolist())
+        for averages in optimizer._averages:
+            mine = torch.tensor(averages.figures(), device=optimizer.join_device)
+            figures, last = optimizer._exchange.sum(mine * is_last_joiner, present=is_last_joiner)
+            averages.set_figures((figures / last).tolist())

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from torch.optim import SGD, Optimizer
 
 from swell.compat.fairscale.adascale import AdaScale
+from swell.core.protocols import Rule
 
 __all__ = ["AdaScale", "AdaScaleWrapper"]
 
@@ -31,6 +32,8 @@ class AdaScaleWrapper(AdaScale):
         process_group: Any = None,
         grad_scaler: Any = None,
         single_worker: Literal["refuse", "differences"] = "refuse",
+        micro_batch: int | None = None,
+        rule: Rule | str = "adascale",
         **additional_optim_args: Any,
     ) -> None:
         super().__init__(
@@ -44,4 +47,6 @@ class AdaScaleWrapper(AdaScale):
             process_group=process_group,
             grad_scaler=grad_scaler,
             single_worker=single_worker,
+            micro_batch=micro_batch,
+            rule=rule,
         )

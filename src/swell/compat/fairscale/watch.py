@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from swell.compat.fairscale.sizes import Sizes
 from swell.gradients.norms import WIDE, GroupNorms
+from swell.gradients.preconditioner import Preconditioner
 
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback  # as DDP and FSDP2 do: there is no other
 
@@ -24,14 +26,27 @@ class GradientWatch:
     Each gradient is measured as it comes, in one kernel, without a copy and without waiting for the device.
     ``at_end`` is called after DDP's own averaging; more than once a micro-batch where backward() calls are nested, the
     last time with everything there. Hooks hold this object weakly: dropped, it leaves no hook behind.
+
+    With ``metric`` the gradients are measured in that metric too, as soon as it is warm. With ``sizes`` each gradient
+    is multiplied by its micro-batch's weight on its way into ``.grad``.
     """
 
-    def __init__(self, groups: Sequence[Sequence[Tensor]], at_end: Callable[[], None], *, at_most: int) -> None:
+    def __init__(
+        self,
+        groups: Sequence[Sequence[Tensor]],
+        at_end: Callable[[], None],
+        *,
+        at_most: int,
+        metric: Preconditioner | None = None,
+        sizes: Sizes | None = None,
+    ) -> None:
         self.parameters = [parameter for group in groups for parameter in group]
         self.norms = GroupNorms(self.parameters, [len(group) for group in groups])
         self._group_of = [number for number, group in enumerate(groups) for _ in group]
         self._num_groups = len(groups)
         self.at_most = at_most
+        self.metric, self._sizes = metric, sizes
+        self._nodes: list[object] = []  # autograd keeps only those alive that somebody holds
         self._at_end = weakref.WeakMethod(at_end)
         self._task = -1  # the run of autograd's engine that will tell us when it ends; a failed one never does
         self._handles: dict[int, list[RemovableHandle]] = {}
@@ -47,6 +62,13 @@ class GradientWatch:
                     parameter.register_hook(_measuring(weakref.ref(self), index)),
                     parameter.register_post_accumulate_grad_hook(_arriving(weakref.ref(self), index)),
                 ]
+                if (
+                    self._sizes is not None
+                ):  # on the node: torch.autograd.grad, which does not pass it, stays unweighted
+                    with torch.enable_grad():
+                        node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+                    self._nodes.append(node)
+                    self._handles[index].append(node.register_prehook(_weighing(weakref.ref(self), index)))  # type: ignore[union-attr]
 
     def unwatch(self) -> None:
         """Remove every hook."""
@@ -62,18 +84,30 @@ class GradientWatch:
         self.counts = [0] * len(self.parameters)
         self.micro_batches = 0  # how many came so far; the most gradients any parameter had
         self.too_many = False
-        self._measured: dict[int, Tensor] = {}  # norms of gradients on their way into .grad
-        self._arrived: list[tuple[int, Tensor]] = []
-        self._squares: Tensor | None = None
+        self._measured: dict[int, list[Tensor]] = {}  # norms of gradients on their way into .grad
+        self._arrived: list[tuple[int, list[Tensor]]] = []
+        self._squares: list[Tensor] = []  # one for each metric
+        self._divisors: list[Tensor | None] | None = None
+        self._fresh = True
+        if self._sizes is not None:
+            self._sizes.restart()
 
     def small_squares(self) -> Tensor:
-        """The sum over micro-batches of ``|g_j|^2``, by group."""
+        """The sum over micro-batches of ``|g_j|^2``, with their weights, by group; metric after metric."""
         self._add_up()
-        return torch.zeros(self._num_groups) if self._squares is None else self._squares.clone()
+        return torch.cat(self._squares) if self._squares else torch.zeros(self._num_groups)
 
     def big_squares(self) -> Tensor:
-        """``|.grad|^2`` as it is now, by group."""
-        return self.norms.squares([parameter.grad for parameter in self.parameters])
+        """``|.grad|^2`` as it is now, by group; metric after metric."""
+        gradients = [parameter.grad for parameter in self.parameters]
+        plain = self.norms.squares(gradients)
+        if self._divisors is None:
+            return plain
+        metric = [
+            gradient if gradient is None or divisor is None else gradient * divisor
+            for gradient, divisor in zip(gradients, self._divisors, strict=True)
+        ]
+        return torch.cat([plain, self.norms.squares(metric).to(plain)])
 
     def by_group(self, indices: Sequence[int], figures: Tensor) -> Tensor:
         """Figures of single parameters, summed over each group."""
@@ -84,8 +118,8 @@ class GradientWatch:
         if self._arrived:
             indices, each = zip(*self._arrived, strict=True)
             self._arrived = []
-            squares = self.by_group(indices, stacked(each).square_())
-            self._squares = squares if self._squares is None else self._squares + squares
+            squares = [self.by_group(indices, stacked(norms).square_()) for norms in zip(*each, strict=True)]
+            self._squares = [a + b for a, b in zip(self._squares, squares, strict=True)] if self._squares else squares
 
     def measure(self, index: int, gradient: Tensor) -> None:
         """Take the norm of a gradient that is on its way into ``.grad``, or out of ``torch.autograd.grad``."""
@@ -99,9 +133,24 @@ class GradientWatch:
                 self.too_many = True
         if gradient.requires_grad:  # with create_graph
             gradient = gradient.detach()
+        if self._fresh and self.metric is not None and self.metric.warm:
+            ones = [torch.ones_like(parameter) for parameter in self.parameters]
+            self._divisors = self.metric.divide(self.parameters, ones)
+        self._fresh = False
+        divisor = None if self._divisors is None else self._divisors[index]
         if gradient.is_sparse:
-            gradient = gradient.coalesce().values()
-        self._measured[index] = torch.linalg.vector_norm(gradient, dtype=WIDE.get(gradient.dtype))
+            gradient, divisor = gradient.coalesce().values(), None
+        norms = [torch.linalg.vector_norm(gradient, dtype=WIDE.get(gradient.dtype))]
+        if self._divisors is not None:
+            metric = gradient if divisor is None else gradient * divisor
+            norms.append(torch.linalg.vector_norm(metric, dtype=WIDE.get(metric.dtype)).to(norms[0]))
+        if (weight := self.weight(index)) != 1:
+            norms = [norm * weight**0.5 for norm in norms]
+        self._measured[index] = norms
+
+    def weight(self, index: int) -> float:
+        """What the gradient that comes to a parameter next is multiplied by."""
+        return 1.0 if self._sizes is None else self._sizes.weight(self.counts[index])
 
     def arrive(self, index: int) -> None:
         """Count the gradient that was just measured; it is in ``.grad`` now."""
@@ -145,6 +194,17 @@ def _arriving(watch: weakref.ref[GradientWatch], index: int) -> Callable[[Tensor
         alive = watch()
         if alive is not None:
             alive.arrive(index)
+
+    return hook
+
+
+def _weighing(
+    watch: weakref.ref[GradientWatch], index: int
+) -> Callable[[tuple[Tensor, ...]], tuple[Tensor, ...] | None]:
+    def hook(gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        alive = watch()
+        weight = 1.0 if alive is None else alive.weight(index)
+        return None if weight == 1 else tuple(gradient * weight for gradient in gradients)
 
     return hook
 
