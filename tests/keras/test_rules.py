@@ -3,11 +3,15 @@
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+import types
+
 import keras
 import pytest
 
 import swell
 import swell.keras
+from swell.core.order import Shuffled
+from swell.rules import RULES
 from tests.keras.toy import data, difference, loss, model, train_whole
 
 
@@ -36,11 +40,46 @@ def test_the_adam_rule_moves_betas_and_eps_and_keeps_the_bias_correction_right()
     assert made.optimizer.inner.beta_1 == 0.9
 
 
+@pytest.mark.parametrize("name", sorted(set(RULES) - {"adam-sde", "none", "sqrt"}))  # one is above, two are names
+def test_every_rule_of_the_core_sets_the_learning_rate_it_says(name):
+    kind = keras.optimizers.Adam if name == "adamscale" else keras.optimizers.SGD
+    x, y = data(64)
+    told = []
+    sink = types.SimpleNamespace(emit=told.append, close=lambda: None)
+    elastic = swell.keras.Elastic(batch=8, base=4, micro=4, rule=name, sinks=[sink])
+    made, twin = model(), model()
+    made.compile(optimizer=elastic.optimizer(kind(0.01)), loss=loss())
+    made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+    factors = [event.lr_factor[0] for event in told if event.kind == "step"]
+    assert len(factors) == 8 and all(0 < factor <= 2 for factor in factors)
+    assert len(set(factors)) > 1 or name in ("constant", "linear", "root", "legw")
+    twin.compile(optimizer=kind(0.01), loss=loss())
+    order = Shuffled(64, seed=0, epoch=0).indices(0, 64)
+    for step, factor in enumerate(factors):
+        twin.optimizer.learning_rate = 0.01 * factor
+        rows = order[8 * step : 8 * step + 8]
+        twin.train_on_batch(x[rows], y[rows])
+    assert difference(made.get_weights(), twin.get_weights()) < 5e-6
+
+
 def test_weight_decay_keeps_its_time_scale():
     x, y = data(24)
     made, elastic = fitted(keras.optimizers.AdamW(0.01, weight_decay=0.1), "auto", x, y)
     assert "KeepDecayTime" in repr(elastic.rule)
     assert made.optimizer.inner.weight_decay == 0.1
+    made, _ = fitted(keras.optimizers.AdamW(0.01, weight_decay=0.1), swell.rules.KeepDecayTime(swell.Root()), x, y)
+    twin = keras.optimizers.AdamW(0.01 * 2**0.5, weight_decay=0.1 * 2**0.5)
+    assert difference(made.get_weights(), train_whole(model(), twin, x, y, 8)) < 5e-6
+
+
+def test_an_average_of_weights_keeps_its_time_scale():
+    x, y = data(24)
+    averaged = {"use_ema": True, "ema_momentum": 0.5}
+    made, _ = fitted(keras.optimizers.SGD(0.1, **averaged), swell.rules.KeepAverageTime(swell.Constant()), x, y)
+    twin = model()
+    train_whole(twin, keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.25), x, y, 8)
+    twin.optimizer.finalize_variable_values(twin.trainable_weights)
+    assert difference(made.get_weights(), twin.get_weights()) < 5e-6
 
 
 def test_callbacks_that_set_the_learning_rate_keep_working():
