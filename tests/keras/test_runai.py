@@ -20,12 +20,14 @@ def test_the_documented_table(gpus, steps):
 
 @pytest.mark.parametrize(("batch", "largest", "gpus"), [(100, 16, 4), (256, 64, 3), (512, 48, 3), (100, 64, 1)])
 def test_uneven_divisions_stay_within_the_bound(batch, largest, gpus):
+    """Run:AI R1: floors exceeded the memory limit, or shrank the batch."""
     runai.elastic.keras.init(batch, largest, gpus=gpus)
     assert runai.elastic.batch_size <= largest
     assert runai.elastic.plan.global_batch == batch
 
 
 def test_a_wrapped_model_trains_the_exact_global_batch_given_positionally_and_as_a_name():
+    """Run:AI R4 and R6: no name, no position, no ``fit_generator``; and only with TensorFlow 1 and Horovod."""
     x, y = data(28)
     runai.elastic.keras.init(12, 8)
     wrapped = runai.elastic.keras.models.Model(model())
@@ -40,6 +42,7 @@ def test_a_wrapped_model_trains_the_exact_global_batch_given_positionally_and_as
 
 
 def test_ready_made_optimizers_average_and_count_real_updates():
+    """Run:AI R4 and R5: a ``TypeError`` on Keras 3, and silently an update with every batch on Keras 2.15."""
     x, y = data(24)
     made = model()
     made.compile(optimizer=runai.ga.keras.optimizers.Adam(2, 0.01), loss=loss())

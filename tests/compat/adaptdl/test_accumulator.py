@@ -67,6 +67,7 @@ def test_one_made_inside_a_loop_is_refused() -> None:
 
 
 def test_sums_of_an_epoch_can_be_read_after_all_epochs_and_take_no_room_in_checkpoints() -> None:
+    """AdaptDL C15: ``synchronized()`` after the last epoch was a ``TypeError``."""
     stats: Any = None
     for _ in adaptdl.torch.remaining_epochs_until(3):
         stats = adaptdl.torch.Accumulator()

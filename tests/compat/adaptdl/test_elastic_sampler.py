@@ -58,6 +58,7 @@ def test_epochs_and_passes_have_orders_of_their_own() -> None:
 
 
 def test_fewer_samples_than_replicas_leave_some_without() -> None:
+    """AdaptDL C7: fewer samples than replicas were an ``IndexError``."""
     assert sorted(map(len, parts(3, 4, 0))) == [0, 1, 1, 1]
     with pytest.raises(ValueError):
         ElasticSampler(range(3)).set_epoch(-1)

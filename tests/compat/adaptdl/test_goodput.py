@@ -52,6 +52,7 @@ def test_the_best_layout_is_about_as_good_as_the_originals_wherever_that_kept_it
     accumulation=st.booleans(),
 )
 def test_no_bound_is_ever_broken(replicas: int, most: int, low: int, high: int, accumulation: bool) -> None:
+    """AdaptDL C8 and A4: bounds were not hard, and without accumulation current numpy lacks ``np.int``."""
     fun = GoodputFunction(PERF, GRAD, 128)
     try:
         _, atomic, steps = fun.optimize(
@@ -66,6 +67,7 @@ def test_no_bound_is_ever_broken(replicas: int, most: int, low: int, high: int, 
 
 @pytest.mark.parametrize(("replicas", "low"), [(7, 1), (60, 1)])
 def test_rounding_does_not_carry_the_batch_beyond_its_maximum(replicas: int, low: int) -> None:
+    """AdaptDL C8: 1000 became 1001 on 7 replicas and 1020 on 60."""
     _, atomic, steps = GoodputFunction(PERF, GradParams(0.0, 1.0), 128).optimize(
         1, replicas, max_batch_size=1000, atomic_bsz_range=(low, 256), accumulation=True
     )
@@ -73,6 +75,7 @@ def test_rounding_does_not_carry_the_batch_beyond_its_maximum(replicas: int, low
 
 
 def test_replicas_that_the_maximum_cannot_feed_are_refused() -> None:
+    """AdaptDL C8: 11 replicas with at least 100 each made 1100 of 1000."""
     fun = GoodputFunction(PERF, GRAD, 128)
     with pytest.raises(PlanError, match="at most 10 replicas"):
         fun.optimize(1, 11, max_batch_size=1000, atomic_bsz_range=(100, 256))

@@ -24,6 +24,7 @@ def evaluate(wrapped: Any, data: Any) -> list[int]:
 
 
 def test_every_pass_has_every_sample_once_and_a_seed_chooses_the_order() -> None:
+    """AdaptDL C7: the user's seed was ignored."""
     orders = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
@@ -48,6 +49,7 @@ def test_only_the_loader_that_is_trained_with_is_the_training_loader() -> None:
 
 
 def test_a_loader_may_be_gone_through_twice_in_an_epoch() -> None:
+    """AdaptDL C6: a loader used twice in an epoch lost its place."""
     _, optimizer, wrapped = open_run()
     data = loader(41)
     for _ in adaptdl.torch.remaining_epochs_until(1):
@@ -65,6 +67,7 @@ def test_an_autoscaled_epoch_is_worth_an_epoch_at_the_initial_batch() -> None:
 
 
 def test_an_epoch_that_was_left_is_not_finished_and_is_gone_on_with() -> None:
+    """AdaptDL C16: ``break`` and exceptions finished the epoch."""
     _, optimizer, wrapped = open_run()
     data = loader(48)
     first: list[int] = []
@@ -96,6 +99,7 @@ def test_loops_over_epochs_follow_one_another_and_are_not_nested() -> None:
 
 
 def test_a_loop_inside_a_loop_is_refused_and_the_outer_one_goes_on() -> None:
+    """AdaptDL C17: the error for a nested loop broke the outer one."""
     _, optimizer, wrapped = open_run()
     data, other = loader(), loader()
     seen = 0
@@ -110,6 +114,7 @@ def test_a_loop_inside_a_loop_is_refused_and_the_outer_one_goes_on() -> None:
 
 
 def test_the_short_last_batch_counts_as_what_it_is() -> None:
+    """AdaptDL C12: a short last batch counted as a full one."""
     _, optimizer, wrapped = open_run()
     data = loader(20)
     sizes = []
@@ -212,6 +217,7 @@ class Run:
 def test_a_preempted_run_exits_with_143_and_goes_on_with_the_next_sample(
     stops: list[tuple[int, str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """AdaptDL C6 and A3: loops that were through ran again, and on torch 2.6 and later nothing could be resumed."""
     run = Run(tmp_path, monkeypatch)
     for stop in stops:
         assert run.start(stop_at=stop) == 143
@@ -230,6 +236,7 @@ def test_a_preempted_run_exits_with_143_and_goes_on_with_the_next_sample(
 def test_a_notice_between_two_batches_of_a_step_waits_for_the_whole_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """AdaptDL C5: gradients of samples that were counted got lost."""
     run = Run(tmp_path, monkeypatch, autoscale=41)
     assert run.start(stop_at=(0, "train", 0)) == 143  # the first step is split in two to be measured
     assert [len(index) for _, name, index in run.log if name == "train"] == [4, 4]

@@ -93,6 +93,7 @@ def test_one_run_goes_on_over_restarts_with_other_numbers_of_replicas_in_the_mid
 @pytest.mark.distributed
 @pytest.mark.parametrize("accumulation", [False, True])
 def test_replicas_agree_on_a_batch_that_grows_within_hard_bounds(accumulation: bool) -> None:
+    """AdaptDL C8: rounding exceeded the maximum, and local bounds were ignored before the first fit."""
     settings = {"max_batch_size": 35, "local_bsz_bounds": (3, 9), "gradient_accumulation": accumulation}
     results = run_processes(3, program, None, settings)
     sizes = {size for result in results for size in result["batches"]}
@@ -147,6 +148,7 @@ def test_a_run_on_one_replica_gives_the_originals_numbers() -> None:
 
 @pytest.mark.distributed
 def test_on_two_replicas_it_gives_what_the_original_gave_on_one() -> None:
+    """AdaptDL C21: the first step on several replicas was taken for a larger batch."""
     found, theirs = run_processes(2, golden_run)[0], GOLDEN["runs"]
     # The original took its first step for one of twice the batch, with a learning rate to match.
     assert theirs["2"]["progress"] > 12 and theirs["2"]["weights"] != pytest.approx(theirs["1"]["weights"], rel=1e-6)

@@ -36,6 +36,7 @@ class Counter(adaptdl.checkpoint.State):
 
 
 def test_a_state_comes_back_and_can_be_saved_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AdaptDL C1: the second save of a process failed, and its progress was lost."""
     monkeypatch.setenv("ADAPTDL_CHECKPOINT_PATH", str(tmp_path))
     values = []
     for _ in range(3):  # the same number of restarts each time: the original could save only once

@@ -46,6 +46,7 @@ def test_the_ready_made_optimizers_step_as_run_ais_do_on_a_loss_divided_for_them
 
 @pytest.mark.parametrize("parallel", [False, True])
 def test_accumulated_steps_are_those_of_the_whole_batch(parallel: bool) -> None:
+    """Run:AI R2: gradients were added up, so steps were too large by their number."""
     net, x, y = problem()
     whole = copy.deepcopy(net)
     inner = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
@@ -65,6 +66,7 @@ def test_accumulated_steps_are_those_of_the_whole_batch(parallel: bool) -> None:
 
 
 def test_the_optimizer_keeps_its_class_its_state_and_its_defaults() -> None:
+    """Run:AI R7: wrapping dropped momentum, moments and defaults."""
     net, x, y = problem()
     inner = torch.optim.Adam(net.parameters(), lr=0.1, betas=(0.5, 0.9))
     loss_of(net, x, y).backward()
@@ -76,12 +78,14 @@ def test_the_optimizer_keeps_its_class_its_state_and_its_defaults() -> None:
 
 
 def test_an_optimizer_with_a_constructor_of_its_own_can_be_wrapped() -> None:
+    """Run:AI R7: such optimizers were a ``TypeError``."""
     optimizer = optim.Optimizer(Scheduled([nn.Parameter(torch.zeros(1))], 7, lr=0.1), 2)
     assert isinstance(optimizer, Scheduled) and optimizer.horizon == 7
 
 
 @pytest.mark.parametrize("way", ["state_dict", "pickle", "deepcopy"])
 def test_half_an_accumulation_survives_saving_and_copying(way: str) -> None:
+    """Run:AI R7: checkpoints needed ``weights_only=False``, and pickling failed."""
     net, x, y = problem()
     optimizer = optim.AdamW(3, net.parameters(), lr=0.1)
     for part in range(4):
@@ -118,6 +122,7 @@ def test_a_plain_checkpoint_can_be_loaded_and_one_with_other_steps_only_between_
 
 
 def test_a_scheduler_can_follow_real_steps() -> None:
+    """Run:AI R8: schedulers counted micro-batches."""
     net, x, y = problem()
     optimizer = optim.SGD(4, net.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
@@ -131,6 +136,7 @@ def test_a_scheduler_can_follow_real_steps() -> None:
 
 @pytest.mark.parametrize("unscale", [False, True])
 def test_a_grad_scaler_unscales_every_gradient_once_and_an_overflow_is_not_counted(unscale: bool) -> None:
+    """Run:AI R8: earlier gradients were unscaled again with every micro-batch."""
     net, x, y = problem()
     whole = copy.deepcopy(net)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -151,6 +157,7 @@ def test_a_grad_scaler_unscales_every_gradient_once_and_an_overflow_is_not_count
 
 
 def test_the_tail_of_an_epoch_is_stepped_with_instead_of_leaking_into_the_next() -> None:
+    """Run:AI R9: the tail leaked into the next epoch."""
     net, x, y = problem()
     whole = copy.deepcopy(net)
     optimizer = optim.SGD(4, net.parameters(), lr=0.1)

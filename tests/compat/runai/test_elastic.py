@@ -48,6 +48,7 @@ def test_layouts_that_run_ai_got_right_are_the_same_here(
 
 @given(batch=st.integers(1, 4096), most=st.integers(1, 300), gpus=st.integers(1, 16))
 def test_no_device_holds_more_than_it_can_and_no_sample_is_lost(batch: int, most: int, gpus: int) -> None:
+    """Run:AI R1: floors exceeded the memory limit, shrank the batch, or made it 0."""
     if batch < gpus:
         with pytest.raises(PlanError):
             layout(batch, most, gpus)
@@ -75,6 +76,7 @@ def test_a_machine_without_gpus_is_one_device() -> None:
 
 
 def test_a_loader_under_data_parallel_takes_the_batch_of_all_devices() -> None:
+    """Run:AI R2: its examples trained with a batch too small by the number of GPUs."""
     runai.elastic.torch.init(256, 64, gpus=2)
     assert runai.elastic.loader_batch_size == 128
     assert runai.elastic.steps * runai.elastic.loader_batch_size == 256
@@ -87,6 +89,7 @@ def test_values_asked_for_before_init_say_what_to_call() -> None:
 
 
 def test_nothing_is_logged_and_no_framework_is_loaded_by_the_import() -> None:
+    """Run:AI R10: importing it logged to the terminal."""
     code = "import sys, swell.compat.runai; print('torch' in sys.modules, 'keras' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout.strip(), done.stderr) == ("False False", "")

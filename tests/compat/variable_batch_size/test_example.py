@@ -24,6 +24,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """ETH E8: the README's own call was a ``TypeError``."""
     run("train_mnist.py", "--limit", "320", "--num_epochs", "1")
     assert "epoch 0 step 0: batch size 64, lr 0.05" in capsys.readouterr().out
 

@@ -47,6 +47,7 @@ def replica(collective: Any) -> tuple[list[float], int, list[bool], list[float]]
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_replicas_that_have_nothing_contribute_nothing_and_the_gradient_is_that_of_one_process(replicas: int) -> None:
+    """ETH E1, E5 and E12: idle replicas hung or counted dummies; gradients went through one CPU."""
     results = run_workers(replicas, replica)
     net, data = problem()
     sampler = vbs.CustomSampler(data, trace=TRACE, minibatch_size=32, at_end="hold")

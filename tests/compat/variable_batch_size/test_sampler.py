@@ -28,6 +28,7 @@ def made(samples: int = 256, **arguments: Any) -> vbs.CustomSampler:
 def test_every_sample_is_read_once_an_epoch_by_one_replica_and_no_dummy_beside(
     n: int, trace: list[int], replicas: int, epoch: int
 ) -> None:
+    """ETH E5 and E11: dummies were computed, and up to a whole batch was dropped every epoch."""
     seen: list[int] = []
     for rank in range(replicas):
         sampler = made(n, trace=trace, num_replicas=replicas, rank=rank, at_end="hold")
@@ -67,6 +68,7 @@ def test_the_order_of_samples_depends_on_seed_and_epoch_alone(trace: list[int], 
 
 @pytest.mark.parametrize("trace", [[64, 96, 96], (64, 96, 96), np.array([64, 96, 96])])
 def test_lists_tuples_and_arrays_are_traces(trace: Any) -> None:
+    """ETH E8: tuples and arrays were an ``AttributeError``."""
     assert made(trace=trace).get_epochtrace(0) == [64, 96, 96]
 
 
@@ -88,10 +90,12 @@ def test_the_readmes_file_is_read_by_its_rows(tmp_path: Path) -> None:
 
 
 def test_a_trace_that_exactly_fills_the_last_epoch_needs_no_spare_entry() -> None:
+    """ETH E8: such a trace was an ``IndexError``."""
     assert made(trace=[128, 128]).get_epochtrace(0) == [128, 128]
 
 
 def test_a_trace_too_short_is_an_error_or_holds_or_stops_as_asked() -> None:
+    """ETH E8: the end of the trace was an ``IndexError``."""
     with pytest.raises(TraceError, match="sizes for 1 steps"):
         len(made(trace=[128]))
     assert made(trace=[128, 64], at_end="hold").get_epochtrace(0) == [128, 64, 64]
@@ -100,6 +104,7 @@ def test_a_trace_too_short_is_an_error_or_holds_or_stops_as_asked() -> None:
 
 
 def test_sizes_that_are_no_multiple_of_the_minibatch_are_refused_or_end_with_a_smaller_one() -> None:
+    """ETH E11: only multiples of the minibatch were possible."""
     with pytest.raises(TraceError, match=r"row 1 .* is 20, no multiple of minibatch_size 8"):
         made(trace=[16, 20])
     sampler = made(36, trace=[16, 20], multiples_only=False)
@@ -119,6 +124,7 @@ def test_sizes_that_are_no_multiple_of_the_minibatch_are_refused_or_end_with_a_s
     ],
 )
 def test_traces_and_places_that_cannot_work_are_refused(arguments: dict[str, Any], message: str) -> None:
+    """ETH E8: sizes of 0 and larger than the data set trained on nothing, for ever."""
     with pytest.raises((ConfigError, TraceError), match=message):
         made(**arguments)
 
@@ -131,6 +137,7 @@ def test_a_malformed_file_is_refused_with_its_line(tmp_path: Path) -> None:
 
 
 def test_the_loader_knows_its_length() -> None:
+    """ETH E8: ``len(loader)`` counted samples."""
     data: TensorDataset = problem()[1]
     loader = DataLoader(data, batch_sampler=vbs.CustomSampler(data, trace=[64, 192], minibatch_size=32))
     assert len(loader) == len(list(loader)) == 8

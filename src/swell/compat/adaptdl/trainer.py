@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -240,7 +241,7 @@ class AdaptDLTorchTrainer:
             self._measure_alone(trainee, batch)
         trainee.accumulator.weigh(share)
         trainee.accumulator.take(multiplier=share, measure=step.measured, preconditioned=trainee.wants_preconditioned)
-        votes = self._updater.vote(collective, step, trainee, 0, (False, False, False), self._last_s)
+        votes = self._updater.vote(collective, step, trainee, 0, (False, False, False), self._last_s, math.inf)
         outcome = self._updater.run(
             collective,
             step,

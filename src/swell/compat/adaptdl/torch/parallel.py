@@ -20,6 +20,7 @@ from swell.compat.adaptdl.patched_step import PatchedStep
 from swell.compat.adaptdl.session import session
 from swell.compat.adaptdl.torch import loops
 from swell.compat.adaptdl.torch.scaling_rules import ScalingRuleBase, SuitingScale, by_noise
+from swell.core.moment_average import MomentAverage
 from swell.core.moments import gain
 from swell.core.types import Moments
 from swell.errors import ConfigError, LoopError
@@ -119,8 +120,11 @@ class AdaptiveDataParallel(nn.Module):
         """Put model and optimizer under the job's care."""
         rule = by_noise(self.scaling_rule.rule(self.optimizer, job._pace.base))
         job.wrap(self.module, self.optimizer, scheduler=self.lr_scheduler, schedule="manual", rule=rule)
-        self._trainee = job._trainees[-1]
-        self._trainee.tells_loss = False
+        trainee = self._trainee = job._trainees[-1]
+        trainee.tells_loss = False
+        # Averaged over AdaptDL's thousand base batches from the first step on, so that figures are those users know.
+        trainee.noise = MomentAverage(base_batch=job._pace.base)
+        trainee.preconditioned_noise = MomentAverage(base_batch=job._pace.base)
         checkpoint.load_state(self._state)
 
     def unpatched(self) -> AbstractContextManager[None]:
