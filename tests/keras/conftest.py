@@ -9,7 +9,7 @@ import sys
 
 collect_ignore_glob: list[str] = []
 if importlib.util.find_spec("keras") is None:
-    collect_ignore_glob = ["test_[!l]*.py", "toy.py", "torch_worker.py"]  # all but test_layout.py
+    collect_ignore_glob = ["test_[!l]*.py", "toy.py", "spread.py", "*_worker.py"]  # all but test_layout.py
 else:
     os.environ.setdefault("KERAS_BACKEND", "torch")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

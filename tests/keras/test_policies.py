@@ -13,7 +13,7 @@ import swell
 import swell.keras
 from swell.policies import COMBINATORS, POLICIES, observation_from_dict, replay
 from swell.telemetry import read_events
-from tests.keras.toy import data, difference, loss, model, train_whole
+from tests.keras.toy import Heard, data, difference, loss, model, train_whole
 
 RAMP = swell.Ramp(4, 12, over=48, unit="samples", multiple=4)
 MADE = {
@@ -87,20 +87,9 @@ def test_goodput_chooses_larger_batches_where_they_cost_no_more_time(tmp_path, m
     assert kinds[0] == "run" and kinds[-1] == "run_end" and kinds.count("epoch_begin") == kinds.count("epoch") == 4
 
 
-class _Heard:
-    def __init__(self):
-        self.events = []
-
-    def emit(self, event):
-        self.events.append(event)
-
-    def close(self):
-        pass
-
-
 def test_events_go_to_whoever_listens_with_the_base_rate_of_a_schedule():
     x, y = data(24)
-    heard = _Heard()
+    heard = Heard()
     elastic = swell.keras.Elastic(batch=8, base=4, rule="linear", sinks=[heard], statistics=False)
     made = model()
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)

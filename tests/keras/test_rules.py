@@ -3,8 +3,6 @@
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
-import types
-
 import keras
 import pytest
 
@@ -12,7 +10,7 @@ import swell
 import swell.keras
 from swell.core.order import Shuffled
 from swell.rules import RULES
-from tests.keras.toy import data, difference, loss, model, train_whole
+from tests.keras.toy import Heard, data, difference, loss, model, train_whole
 
 
 def fitted(optimizer, rule, x, y, *, batch=8, base=4, epochs=1, callbacks=()):
@@ -44,13 +42,12 @@ def test_the_adam_rule_moves_betas_and_eps_and_keeps_the_bias_correction_right()
 def test_every_rule_of_the_core_sets_the_learning_rate_it_says(name):
     kind = keras.optimizers.Adam if name == "adamscale" else keras.optimizers.SGD
     x, y = data(64)
-    told = []
-    sink = types.SimpleNamespace(emit=told.append, close=lambda: None)
+    sink = Heard()
     elastic = swell.keras.Elastic(batch=8, base=4, micro=4, rule=name, sinks=[sink])
     made, twin = model(), model()
     made.compile(optimizer=elastic.optimizer(kind(0.01)), loss=loss())
     made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
-    factors = [event.lr_factor[0] for event in told if event.kind == "step"]
+    factors = [event.lr_factor[0] for event in sink.events if event.kind == "step"]
     assert len(factors) == 8 and all(0 < factor <= 2 for factor in factors)
     assert len(set(factors)) > 1 or name in ("constant", "linear", "root", "legw")
     twin.compile(optimizer=kind(0.01), loss=loss())

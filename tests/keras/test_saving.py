@@ -3,6 +3,7 @@
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+import contextlib
 import json
 
 import keras
@@ -10,7 +11,9 @@ import pytest
 
 import swell.keras
 from swell.errors import CheckpointError
-from tests.keras.toy import BACKEND, data, difference, loss, model
+from swell.telemetry import read_events
+from tests.keras.spread import run_two, several
+from tests.keras.toy import BACKEND, data, difference, loss, model, train_whole
 
 
 class _Cut(keras.callbacks.Callback):
@@ -39,21 +42,40 @@ def run(directory=None, cut=None, epochs=2):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_run_cut_off_in_the_middle_of_a_step_ends_with_the_weights_of_an_undisturbed_one(tmp_path):
+@pytest.mark.parametrize("first", ["one device", "several"])
+def test_a_run_cut_off_in_the_middle_of_a_step_goes_on_elsewhere_as_if_nothing_had_happened(tmp_path, first):
+    """On JAX from one device to four and back, on TensorFlow to two; torch spreads by processes, in the next test."""
     whole, undisturbed = run()
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, cut=7)  # 5 passes an epoch: in the second epoch, inside its first step
-    if BACKEND == "jax":  # saved on one device, resumed on four
-        keras.distribution.set_distribution(keras.distribution.DataParallel())
-    try:
+    there, here = (several, contextlib.nullcontext) if first == "several" else (contextlib.nullcontext, several)
+    if BACKEND == "torch":
+        there = here = contextlib.nullcontext
+    with there(), pytest.raises(KeyboardInterrupt):
+        run(tmp_path, cut=7)  # at least 5 passes an epoch: in the middle of the second
+    with here():
         made, elastic = run(tmp_path)
-    finally:
-        if BACKEND == "jax":
-            keras.distribution.set_distribution(None)
+        weights = made.get_weights()
     assert elastic.samples == undisturbed.samples == 56
     assert elastic.steps == undisturbed.steps
     assert elastic.progress == pytest.approx(undisturbed.progress)
-    assert difference(made.get_weights(), whole.get_weights()) < 5e-6
+    assert difference(weights, whole.get_weights()) < 5e-6
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="other backends spread within one process, in the test above")
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_of_one_process_is_cut_off_and_goes_on_in_two(tmp_path):
+    x, y = data(31)
+    adam = keras.optimizers.Adam(0.01, clipnorm=0.2)
+    elastic = swell.keras.Elastic(batch=15, micro=4, rule="constant", directory=tmp_path / "run", save_every=1)
+    made = model()
+    made.compile(optimizer=elastic.optimizer(adam), loss=loss())
+    with pytest.raises(KeyboardInterrupt):
+        made.fit(elastic.data(x, y), epochs=2, callbacks=[elastic, _Cut(6)], verbose=0)  # in the second step of three
+    assert elastic.samples == 15
+    alone = train_whole(model(), keras.optimizers.Adam(0.01, clipnorm=0.2), x, y, 15, epochs=2)
+    for weights, _ in run_two("torch_worker", tmp_path):
+        assert difference(weights, alone) < 5e-6
+    events = list(read_events(tmp_path / "run" / "events.jsonl"))
+    assert [(event.replicas, event.samples) for event in events if event.kind == "run"] == [(1, 0), (2, 15)]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -88,6 +110,17 @@ def test_a_saved_model_loads_with_its_optimizer_and_trains_on(tmp_path):
     loaded.fit(x, y, batch_size=28, verbose=0)
     made.fit(x, y, batch_size=28, verbose=0)
     assert difference(loaded.get_weights(), made.get_weights()) < 2e-6
+
+
+def test_a_loaded_model_is_taken_up_by_a_new_elastic_with_its_optimizers_state(tmp_path):
+    made, _ = run(epochs=1)
+    made.save(tmp_path / "model.keras")
+    loaded, twin = (keras.saving.load_model(tmp_path / "model.keras") for _ in range(2))
+    x, y = data(28)
+    elastic = swell.keras.Elastic(batch=12, micro=8, rule="constant")
+    elastic.fit(loaded, x, y, verbose=0)
+    assert difference(loaded.get_weights(), train_whole(twin, twin.optimizer.inner, x, y, 12)) < 2e-6
+    assert int(keras.ops.convert_to_numpy(loaded.optimizer.iterations)) == 6
 
 
 def test_checkpoints_are_plain_data(tmp_path):

@@ -23,7 +23,7 @@ def main() -> None:
 
     x, y = data(31)
     made = model(seed=1 + rank)  # rank 0's weights count
-    elastic = swell.keras.Elastic(batch=15, micro=4, rule="constant")
+    elastic = swell.keras.Elastic(batch=15, micro=4, rule="constant", directory=directory / "run")
     made.compile(optimizer=elastic.optimizer(keras.optimizers.Adam(0.01, clipnorm=0.2)), loss=loss())
     made.fit(elastic.data(x, y), epochs=2, callbacks=[elastic], verbose=0)
     np.savez(directory / f"{rank}.npz", *made.get_weights())

@@ -3,9 +3,12 @@
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 
+from swell.core.events import Event
 from swell.core.order import Shuffled
 
 BACKEND = keras.backend.backend()
@@ -54,3 +57,16 @@ def difference(a, b) -> float:
     """The largest difference relative to the largest weight."""
     scale = max(float(np.abs(w).max()) for w in b)
     return max(float(np.abs(u - v).max()) for u, v in zip(a, b, strict=True)) / scale
+
+
+class Heard:
+    """A sink that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        pass

@@ -16,15 +16,35 @@ options = parser.parse_args()
 
 
 def cifar10():
-    """Real images from $SWELL_DATA/images/cifar10.npz, else blurred noise with a colour for each class."""
-    path = Path(os.environ.get("SWELL_DATA", "")) / "images" / "cifar10.npz"
+    """Real images from $SWELL_DATA/images/cifar10_q5.npz, else made-up ones of the same shape: a colour a class."""
+    path = Path(os.environ.get("SWELL_DATA", "")) / "images" / "cifar10_q5.npz"
     if path.is_file():
         with np.load(path) as data:
-            return data["x_train"][: options.limit], data["y_train"][: options.limit].ravel()
+            return decoded(data["r_train"][:, : options.limit], int(data["q"])), data["y_train"][: options.limit]
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, size=min(options.limit, 5000))
     colours = rng.integers(60, 200, size=(10, 1, 1, 3))
     return (colours[labels] + rng.normal(0, 50, size=(len(labels), 32, 32, 3))).clip(0, 255).astype("uint8"), labels
+
+
+def decoded(residuals, step):
+    """Pixels from what is left after predicting each from its left, upper and upper left neighbour, and red and blue
+    from green."""
+    r = residuals.transpose(2, 3, 0, 1).astype(np.int16)  # row, column, channel, image
+    for row, column in np.ndindex(*r.shape[:2]):
+        left = r[row, column - 1] if column else 0
+        above = r[row - 1, column] if row else 0
+        if row and column:
+            corner = left + above - r[row - 1, column - 1]
+            guess = np.clip(corner, np.minimum(left, above), np.maximum(left, above))
+        else:
+            guess = left + above  # one of them is 0
+        r[row, column] = (r[row, column] + guess) & 255
+    red, green, blue = (r[:, :, channel] for channel in range(3))
+    pixels = np.stack(
+        [(red + green - 128) & 255, green, (blue + green - 128) & 255], axis=-1
+    )  # row, column, image, rgb
+    return np.minimum(pixels * step, 255).astype("uint8").transpose(2, 0, 1, 3)
 
 
 def block(x, width, stride):

@@ -116,7 +116,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def _numpy(variable: Any) -> np.ndarray:
     import keras
 
-    array = np.asarray(keras.ops.convert_to_numpy(variable.value))
+    array = np.asarray(keras.ops.convert_to_numpy(variable))
     return array.astype("float32") if array.dtype.name == "bfloat16" else array
 
 

@@ -159,7 +159,9 @@ class Elastic(keras.callbacks.Callback):
             raise LoopError("the model is not compiled. Call model.compile(optimizer=..., loss=...) first.")
         refuse_options(options)
         if not isinstance(model.optimizer, ElasticOptimizer):
-            self._wrap(model)
+            self._wrap(model, model.optimizer)
+        elif not model.optimizer.followed:  # as loaded from a file
+            self._wrap(model, model.optimizer.inner)
         elif model.optimizer is not self._optimizer:
             raise ConfigError(
                 "the model was compiled with another Elastic's optimizer. Use that Elastic, or compile the model with "
@@ -170,14 +172,14 @@ class Elastic(keras.callbacks.Callback):
         callbacks = [self, *keras.tree.flatten(options.pop("callbacks", None) or [])]
         return model.fit(self.data(x, y, **chosen), callbacks=callbacks, **options)
 
-    def _wrap(self, model: Any) -> None:
-        refuse_loss_scale(model.optimizer)
+    def _wrap(self, model: Any, inner: Any) -> None:
+        refuse_loss_scale(inner)
         strategy = getattr(model, "distribute_strategy", None)  # TensorFlow's; variables belong in its scope
         if strategy is not None:
             with strategy.scope():
-                model.optimizer = self.optimizer(model.optimizer)
+                model.optimizer = self.optimizer(inner)
         else:
-            model.optimizer = self.optimizer(model.optimizer)
+            model.optimizer = self.optimizer(inner)
         model.train_function = None
 
     # What is known

@@ -46,12 +46,14 @@ class ElasticOptimizer(keras.optimizers.Optimizer):
         self._told = control([1 / self.steps] * self.steps, Factors(), effective_step=1.0)
         self._here = 0  # the pass we are at, on the host; what eager torch goes by
         self._exchange: Any = None
+        self.followed = False  # whether an Elastic is at work
 
     def follow(self, rule: Rule, *, preconditioned: bool, exchange: Any = None) -> None:
         """Be ready for a rule's factors and for the figures it looks at; call it before the first step is compiled."""
         self.moving = moving(rule, self.inner)
         self.preconditioned = preconditioned and self.measured
         self._exchange = exchange
+        self.followed = True
 
     def build(self, variables: Any) -> None:
         """Create the accumulators and the small variables beside the inner optimizer's own."""
