@@ -50,8 +50,7 @@ def save_all_states() -> None:
             "adaptdl.checkpoint.save_all_states was called before training began, when there is nothing to save. Call "
             "it inside the loop over the training AdaptiveDataLoader, or after it."
         )
-    here.sync_states()
-    here.job.save()
+    here.save()
 
 
 def save_state(state: State, checkpoint_dir: str | Path, sync: bool = True) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -15,8 +16,10 @@ from swell.checkpoint.store import Store
 from swell.checkpoint.transfer import share_state
 from swell.compat.adaptdl.states import States
 from swell.core.protocols import Collective
-from swell.errors import ConfigError, DamagedCheckpointError, LoopError
+from swell.errors import ConfigError, DamagedCheckpointError, LoopError, WorldError
 from swell.job import Job
+from swell.job.vote import meet
+from swell.loop.step import StepInProgress
 from swell.runtime import Alone, Notices, World, open_world
 from swell.runtime.adaptdl_environment import read_adaptdl_environment
 from swell.runtime.direct import open_direct_world
@@ -52,7 +55,11 @@ class Session:
         self.in_epoch = False
         self.finished_loops = 0  # loader loops of this epoch that are through
         self.entered_loops = 0  # the same, counted by this process since the epoch began here
+        self.ended_loops = 0  # loader loops that are through, in epochs or not
         self.index = 0  # samples through in an evaluation loop under way
+        self.merges = 0  # how often sums were brought together: who has more has those of the others
+        self._formed: int | None = None  # the world in which the last step began
+        self._loaded: list[int] | None = None  # the place of the checkpoint that was read
         self.left_in: int | None = None  # the epoch in which the training loop was left early
         self.created = 0  # accumulators since the epoch began, for their names
         self._seed: int | None = None
@@ -80,6 +87,7 @@ class Session:
             saved = share_state(found, collective=self.collective, source=0)
             if saved is not None:
                 self._take_place(saved)
+                self._loaded = saved["place"]
                 self.states.keep(saved["states"])
 
     @staticmethod
@@ -113,7 +121,8 @@ class Session:
             )
         self.training = training
         self._seed = self._agreed_seed() if self._seed is None else self._seed
-        job = Job(
+        job = _Job(
+            self,
             self.folder,
             seed=self._seed,
             progress=False,
@@ -138,9 +147,84 @@ class Session:
         drawn = torch.initial_seed()
         return int(self.collective.gather_text(str(drawn if 0 <= drawn < 2**32 else 0))[0])
 
+    # What replicas do together besides training
+
+    @property
+    def elastic(self) -> bool:
+        """Whether workers may come, go and be lost while the run goes on."""
+        return self.job is not None and self.world is not None and self.world.elastic
+
     def sync_states(self) -> None:
-        """Bring accumulators and the user's states together; every replica calls it."""
+        """Bring the user's states and all sums together; every replica calls it."""
         self.states.sync()
+        self.merge_sums()
+        if self.job is not None:
+            self.job._ending.units += 1  # who has come this far has the sums of all
+
+    def merge_sums(self) -> None:
+        """Bring the sums of all accumulators together."""
+        from swell.compat.adaptdl.torch.accumulator import merge
+
+        merge(self.accumulators)
+        self.merges += 1
+
+    def together(self, act: Callable[[], None]) -> None:
+        """Do something with all replicas between steps; in an elastic world again if one of them is lost in it."""
+
+        def counted() -> None:
+            act()
+            self.merges += 1
+
+        if self.elastic and self.job is not None:
+            self.job._elasticity.together(counted)
+        else:
+            counted()
+
+    def before_step(self, job: Job) -> None:
+        """Bring sums together before a step begins, so that a worker that is lost in it takes none of them along.
+
+        Not in a world that was formed since the last step: some of its members are new, or were behind. Where a worker
+        is lost right here, the others keep what they have and bring it together before the next step.
+        """
+        if not self.elastic or not self.accumulators or self._formed != self.generation:
+            return
+        try:
+            meet(job.collective)
+            self.merge_sums()
+            job._ending.units += 1
+        except WorldError as error:
+            job._elasticity.recover(error)
+
+    def step_begun(self) -> None:
+        """A step was laid out in the world that there is now."""
+        self._formed = self.generation
+
+    @property
+    def generation(self) -> int | None:
+        """Which of the run's worlds this one is."""
+        return getattr(self.world, "generation", None)
+
+    def pass_round(self, stop: int) -> None:
+        """A batch of an evaluation is through on every replica, its sums counted; done again if one was lost in it."""
+        job = self.job
+        if job is None or not self.elastic:
+            self.index = stop
+            self.stop_if_noticed()
+            return
+        try:
+            meet(job.collective)
+            self.merge_sums()
+        except WorldError as error:
+            for each in self.accumulators:
+                each.settle(keep=False)
+            job._elasticity.recover(error)
+            return
+        job._ending.units += 1
+        self.index = stop
+        try:
+            self.stop_if_noticed()
+        except WorldError as error:
+            job._elasticity.recover(error)
 
     def stop_if_noticed(self) -> None:
         """In an evaluation loop: save and exit if any replica was asked to; every replica calls it."""
@@ -154,8 +238,12 @@ class Session:
     def save(self) -> None:
         """Save everything, if training has begun and there is a folder."""
         if self.job is not None:
-            self.sync_states()
+            self.together(self._sync_all)
             self.job.save()
+
+    def _sync_all(self) -> None:
+        self.states.sync()
+        self.merge_sums()
 
     # Kept in the job's checkpoints
 
@@ -166,22 +254,27 @@ class Session:
             "left_in": self.left_in,
             "seed": self._seed,
             "training": None if self.training is None else self.training.number,
+            "merges": self.merges,
             "states": self.states.capture(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from another replica's state, or from a checkpoint; one that was read already changes nothing."""
-        if state["place"] == self._place() or state["place"][0] == 0:
+        if state["place"] == self._loaded or state["place"][0] == 0:
             return
+        if state["merges"] > self.merges:  # they have what was added here, too
+            for each in self.accumulators:
+                each.forget()
         self._take_place(state)
         self.states.restore(state["states"])
 
     def _place(self) -> list[int]:
         steps = self.job.steps if self.job is not None else 0
-        return [steps, self.epoch, self.finished_loops, self.index]
+        return [steps, self.epoch, self.finished_loops, self.index, self.ended_loops]
 
     def _take_place(self, saved: dict[str, Any]) -> None:
-        _, self.epoch, self.finished_loops, self.index = saved["place"]
+        _, self.epoch, self.finished_loops, self.index, self.ended_loops = saved["place"]
+        self.merges = saved["merges"]
         self.left_in, self._seed, self._training_number = saved["left_in"], saved["seed"], saved["training"]
 
     def close(self) -> None:
@@ -195,6 +288,20 @@ class Session:
         elif self.world is not None:
             self.world.close()
         self.world = None
+
+
+class _Job(Job):
+    """A job that lets the session know when a step begins, in all worlds and on replicas without samples too."""
+
+    def __init__(self, here: Session, run_dir: Path | None, **settings: Any) -> None:
+        super().__init__(run_dir, **settings)
+        self._here = here
+
+    def _begin_step(self) -> StepInProgress | None:
+        self._here.before_step(self)
+        step = super()._begin_step()
+        self._here.step_begun()
+        return step
 
 
 _current: Session | None = None

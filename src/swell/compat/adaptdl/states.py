@@ -49,10 +49,13 @@ class States:
         for state in list(self._live.values()):
             self.load(state)
 
+    def lives(self, prefix: str) -> bool:
+        """Whether there are states whose names begin so."""
+        return any(name.startswith(prefix) for name in self._live)
+
     def retire(self, prefix: str) -> None:
         """Put states whose names begin so aside, as a restart would: their owners will be created again."""
         for name in [name for name in self._live if name.startswith(prefix)]:
-            self._live[name].sync()
             self._saved[name] = self._live.pop(name)._capture()
 
     def forget(self, prefix: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -26,7 +26,9 @@ class Accumulator(MutableMapping):
             print(stats["loss"])
 
     What is added during a training step counts if the step does: a step that had to be done again is not counted
-    twice. After a restart, a ``synchronized()`` block that was through gives the values it gave.
+    twice. After a restart, a ``synchronized()`` block that was through gives the values it gave. Where workers come and
+    go in place, sums are brought together before every step and after every batch of an evaluation, so a worker that is
+    lost takes nothing with it but what it added since.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -58,8 +60,7 @@ class Accumulator(MutableMapping):
             self._uncertain.clear()
             shown, self._results = self._results, dict(self._given[self._replayed])
         else:
-            self.merge()
-            self._given.append(dict(self._results))
+            session().together(self._give)
             shown = None
         self._replayed += 1
         self._reading = True
@@ -70,18 +71,24 @@ class Accumulator(MutableMapping):
             if shown is not None:
                 self._results = shown
 
-    def merge(self) -> None:
-        """Sum over replicas what was added, and count it."""
-        self.settle(keep=True)
-        for sums in gather(self._certain):
-            _add(self._results, sums)
-        self._certain = {}
+    def _give(self) -> None:
+        merge([self])
+        self._given.append(dict(self._results))
+
+    @property
+    def name(self) -> str:
+        """What it is called in checkpoints and between replicas."""
+        return self._state.name
 
     def settle(self, *, keep: bool) -> None:
         """The step under way was committed, or has to be done again."""
         if keep:
             _add(self._certain, self._uncertain)
         self._uncertain = {}
+
+    def forget(self) -> None:
+        """What was added here is in the sums of others, which this replica takes over."""
+        self._certain = {}
 
     def end_epoch(self) -> None:
         """What was given in an epoch is not given again in the next."""
@@ -143,6 +150,18 @@ class Accumulator(MutableMapping):
             raise LoopError(_unread(f"its keys were {what}"))
 
 
+def merge(accumulators: Sequence[Accumulator]) -> None:
+    """Sum over replicas what was added to any of them, in one exchange: it is counted on all replicas, or on none."""
+    for accumulator in accumulators:
+        accumulator.settle(keep=True)
+    mine = {accumulator.name: accumulator._certain for accumulator in accumulators}
+    for others in gather(mine):
+        for accumulator in accumulators:
+            _add(accumulator._results, others.get(accumulator.name, {}))
+    for accumulator in accumulators:
+        accumulator.forget()
+
+
 class _AccumulatorState(checkpoint.State):
     """An accumulator's sums and what it has shown, as plain values."""
 
@@ -150,16 +169,12 @@ class _AccumulatorState(checkpoint.State):
         self._owner = owner
         super().__init__(name)
 
-    def sync(self) -> None:
-        self._owner.merge()
-
     def _capture(self) -> Any:
         return {"results": dict(self._owner._results), "given": [dict(sums) for sums in self._owner._given]}
 
     def _restore(self, saved: Any) -> None:
         self._owner._results = dict(saved["results"])
         self._owner._given = [dict(sums) for sums in saved["given"]]
-        self._owner._certain, self._owner._uncertain = {}, {}
 
 
 class _Change:

@@ -23,7 +23,11 @@ def remaining_epochs_until(epoch: int) -> Iterator[int]:
     _prepare(here)
     try:
         while here.epoch < epoch:
-            here.states.retire(f"adaptdl-accumulator-epoch{here.epoch}-")
+            sums = f"adaptdl-accumulator-epoch{here.epoch}-"
+            if here.states.lives(sums):  # the epoch was left and is gone on with
+                here.together(here.merge_sums)
+                here.states.retire(sums)
+                here.accumulators = [each for each in here.accumulators if each.epoch != here.epoch]
             here.in_epoch, here.entered_loops, here.created = True, 0, 0
             yield here.epoch
             _finish(here)

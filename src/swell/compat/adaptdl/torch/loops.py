@@ -66,6 +66,7 @@ def only_loop(helper: AdaptiveDataLoaderHelper) -> Iterator[None]:
 
 def _through(here: Session) -> None:
     here.index = 0
+    here.ended_loops += 1
     if here.in_epoch:
         here.finished_loops = max(here.finished_loops, here.entered_loops)
 
@@ -191,9 +192,14 @@ def evaluation_loop(helper: AdaptiveDataLoaderHelper, data: Evaluation) -> Itera
     if is_through():
         return
     with only_loop(helper):
-        replicas, rank = here.collective.size, here.collective.rank
-        for stop, spans in data.rounds(here.epoch, here.index, replicas, rank):
+        ended = here.ended_loops
+        for accumulator in here.accumulators:
+            accumulator.settle(keep=True)  # added before the loop: it counts whatever happens in it
+        while here.ended_loops == ended:  # others may have been through when this replica was cut off
+            replicas, rank = here.collective.size, here.collective.rank
+            stop, spans = next(data.rounds(here.epoch, here.index, replicas, rank), (None, []))
+            if stop is None:
+                break
             for span in spans:
                 yield data.fetch(span, stop, replicas, rank)
-            here.index = stop
-            here.stop_if_noticed()
+            here.pass_round(stop)
