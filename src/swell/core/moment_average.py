@@ -36,9 +36,10 @@ class MomentAverage:
     r"""Running signal and noise of each parameter group and of the whole gradient.
 
     An observation of ``B`` samples enters with weight :math:`1 - \theta^B`; what is older fades by :math:`\theta` a
-    sample, :math:`\theta = e^{-1/(\text{window} \cdot B_0)}` (sooner while the run is young, by ``share``). Division by the sum of weights corrects the start, when
-    the window is simply all there is. The whole gradient is the sum over groups. Signal and noise are smoothed apart
-    and only smoothed values are divided; noise is per sample, so a change of batch needs no rescaling.
+    sample, :math:`\theta = e^{-1/(\text{window} \cdot B_0)}`, and sooner while the run is young, by ``share``. Division
+    by the sum of weights corrects the start, when the window is simply all there is. The whole gradient is the sum over
+    groups. Signal and noise are smoothed apart and only smoothed values are divided; noise is per sample, so a change
+    of batch needs no rescaling.
 
     Gradients in another metric (Adam's) are another instance. Observations that are not finite are dropped and counted;
     their samples still make the older ones fade.

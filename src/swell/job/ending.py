@@ -10,6 +10,7 @@ from swell.core.events import BatchChanged, StepSkipped
 from swell.core.ledger import Ledger
 from swell.core.types import Factors, Observation
 from swell.errors import LossError, WorldError
+from swell.job.hints import Hints
 from swell.job.records import StepRecord
 from swell.job.rollback import Rollback
 from swell.job.update import Outcome
@@ -38,6 +39,7 @@ class Ending:
         self._waiting: Outcome | None = None
         self._pending = False  # whether another world waits for the next step to begin
         self.rollback = Rollback()
+        self._hints = Hints(job)
         self.units = 0  # updates of one optimizer and other things done together: who has more has come further
         self.partial: set[int] = set()  # optimizers that have stepped already in a step that is not committed
         self.partial_batch = 0  # the batch of that step
@@ -90,6 +92,7 @@ class Ending:
             if trainee.schedule is not None:
                 trainee.schedule.advance(pace.progress if target is None else min(pace.progress, target))
         self._report(step, ledger, step_s)
+        self._hints.tell()
         self._pending = outcome.pending
         if self.first is None:
             self._save_or_stop(outcome)
@@ -109,7 +112,7 @@ class Ending:
             if self.first is not None and (outcome.noticed or outcome.due or outcome.pending):
                 self.first()
             self._save_or_stop(outcome)
-        if self._pending:
+        while self._pending or self._job._world.interim:
             self._job._elasticity.reform("workers joined or left")
 
     def reformed(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,22 @@ from torch.utils.data import IterableDataset
 from swell.checkpoint.cadence import Cadence
 from swell.core.events import Event
 from swell.core.ledger import Ledger
-from swell.core.protocols import Collective, Policy, Rule, Sink, Stateful
-from swell.core.types import NoiseEstimate, Plan
+from swell.core.protocols import Policy, Rule, Sink, Stateful
+from swell.core.types import Plan
 from swell.data.orders import orders
 from swell.errors import ConfigError, LoopError
 from swell.job.announcer import Announcer
+from swell.job.checks import describe
 from swell.job.elasticity import Elasticity
 from swell.job.ending import Ending
 from swell.job.evaluation import evaluate
+from swell.job.figures import Figures
 from swell.job.keeper import Keeper
 from swell.job.pace import Pace
 from swell.job.passes import Passes
 from swell.job.rehearsal import Rehearsal, Rehearse
 from swell.job.statistics import Statistics, as_statistics
-from swell.job.stepping import Stepping, describe
+from swell.job.stepping import Stepping
 from swell.job.trainee import Clip, Trainee
 from swell.job.training_loader import TrainingLoader, feed_loader, stream_loader
 from swell.job.vote import agree_on_text
@@ -37,14 +40,13 @@ from swell.loop.schedule import Schedule
 from swell.loop.step import StepInProgress
 from swell.policies import as_policy
 from swell.rules import as_rule, auto, suits
-from swell.runtime import Alone, World, open_world, read_environment
+from swell.runtime import World, open_world, read_environment
 from swell.runtime.notice import Notices
 
-ALONE = Alone()
 Micro = int | tuple[int | None, int | None] | None
 
 
-class Job:
+class Job(Figures):
     """One training run on whatever replicas there are.
 
     ``batch`` chooses the global batch of every step: a number, a policy such as :class:`swell.Goodput`, a CSV trace,
@@ -117,73 +119,6 @@ class Job:
         cadence = save if isinstance(save, Cadence) else Cadence(every_s=save)
         self._keeper = Keeper(self, self.run_dir, cadence=cadence, keep=keep)
         self._elasticity = Elasticity(self, notices=notices)
-
-    # Where the run stands
-
-    @property
-    def collective(self) -> Collective:
-        """What the present replicas speak over; a newcomer is by itself until the loop begins."""
-        return self._world.collective if self._world.joined else ALONE
-
-    @property
-    def rank(self) -> int:
-        """This replica's number, from 0."""
-        return self.collective.rank
-
-    @property
-    def replicas(self) -> int:
-        """How many replicas there are now."""
-        return self.collective.size
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this replica writes files and prints."""
-        return self.rank == 0
-
-    @property
-    def device(self) -> torch.device:
-        """The device this replica should compute on."""
-        return self._world.device
-
-    @property
-    def steps(self) -> int:
-        """Optimizer steps committed."""
-        return self._pace.step
-
-    @property
-    def samples(self) -> int:
-        """Samples committed, over all epochs."""
-        return self._ledger.samples if self._loader is not None else 0
-
-    @property
-    def progress(self) -> float:
-        """Accumulated base-equivalent steps."""
-        return self._pace.progress
-
-    @property
-    def global_batch(self) -> int:
-        """The global batch of the latest step, in samples."""
-        return self._pace.batch
-
-    @property
-    def noise(self) -> NoiseEstimate | None:
-        """What is known of the gradient's noise; None until a step was measured."""
-        return self._trainees[0].chosen_estimate() if self._trainees else None
-
-    @property
-    def gain(self) -> float:
-        """How many base steps the latest step was worth."""
-        return self._ending.gain
-
-    @property
-    def lr_factors(self) -> tuple[float, ...]:
-        """What the learning rate of each parameter group was multiplied by in the latest step."""
-        return tuple(factor.lr for factor in self._ending.factors)
-
-    @property
-    def ema_power(self) -> float:
-        """The exponent for a model average's decay in the latest step: use ``decay ** job.ema_power``."""
-        return self._ending.factors[0].ema_power if self._ending.factors else 1.0
 
     # What the user hands over
 
@@ -321,6 +256,20 @@ class Job:
     def save(self, name: str | None = None) -> None:
         """Save a checkpoint now and wait for it; one with a ``name`` is kept for good. Every replica calls it."""
         self._elasticity.together(lambda: self._keeper.save(name=name, wait=True))
+
+    def attempt(self) -> AbstractContextManager[None]:
+        """Put around what is done with one batch, so that running out of memory is no end.
+
+            for x, y in loader:
+                with job.attempt():
+                    job.backward(F.cross_entropy(model(x), y))
+                    job.step()
+
+        The step is then given up on all replicas together, and its samples come again in micro-batches half as large;
+        the size that was too much is remembered. Raises as ever where a single sample is too much, or where memory
+        runs out in the update itself, which no smaller micro-batch would mend.
+        """
+        return self._stepping.attempt()
 
     def redo(self) -> None:
         """Give up the step under way on all replicas; its samples come again. For use after an exception."""

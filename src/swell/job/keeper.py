@@ -71,6 +71,7 @@ class Keeper:
         saved = share_state(found, collective=job.collective, source=0)
         rngs = saved.pop("rng")
         whole.restore(job, saved)
+        job._pace.max_micro = None  # what fitted into the memory of other machines, perhaps
         self.restore_rng(rngs)
         self._last = self._mark()
         return True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Iterable
 from typing import Any
 
 from swell.core.feasibility import feasible_replicas
@@ -49,6 +51,7 @@ class Pace:
         self._untimed: StepTimes | None = None  # the latest step, until the replicas have agreed what it took
         self._micro_seen: int | None = None
         self.resized = False
+        self.max_micro: int | None = None  # what every replica's memory holds, as far as they know
         self._asked: tuple[Any, ...] | None = None  # what the latest plan was made for
         self._planned: Plan
         self._tried: tuple[int, int] | None = None  # of what it is known whether it can be laid out
@@ -70,6 +73,7 @@ class Pace:
             feasible=self._fits(self.batch, replicas),
             capacity=self._capacity or (),
             micro_batch=self._micro_seen,
+            max_micro=self.max_micro,
             profile=self.profile.summaries(),
             **place,
         )
@@ -87,6 +91,8 @@ class Pace:
     def lay_out(self, batch: int, count: int, *, replicas: int, split: bool) -> Plan:
         """The plan of a step of ``count`` samples at a global batch of ``batch``; the last of an epoch may be short."""
         high = self._layout.micro_batch if self._layout is not None else self._high
+        if self.max_micro is not None:
+            high = self.max_micro if high is None else min(high, self.max_micro)
         asked = (batch, count, replicas, split, high)
         if asked != self._asked:  # mostly as for the step before
             self._planned, self._asked = self._lay_out(batch, count, replicas, split, high), asked
@@ -95,7 +101,7 @@ class Pace:
     def _lay_out(self, batch: int, count: int, replicas: int, split: bool, high: int | None) -> Plan:
         bounds = {
             "max_micro": high,
-            "min_micro": self._low,
+            "min_micro": self._low if self._low is None or high is None else min(self._low, high),
             "constant_micro": self._constant,
             "capacity": self._capacity,
         }
@@ -154,6 +160,11 @@ class Pace:
         """Members and newcomers begin alike: told that the world has changed, and without a step yet to be timed."""
         self.resized, self._untimed = True, None
 
+    def agree_on_memory(self, fits: Iterable[float]) -> None:
+        """Take in what each replica's memory holds: the least of it bounds all."""
+        least = min(fits)
+        self.max_micro = None if math.isinf(least) else max(int(least), 1)
+
     def timed(self, step_s: float) -> None:
         """Take in what the step before took on its slowest replica: every replica must be told the same number."""
         if self._untimed is not None and step_s > 0:
@@ -187,6 +198,7 @@ class Pace:
             "batch": self.batch,
             "batch_since": self.batch_since,
             "micro_seen": self._micro_seen,
+            "max_micro": self.max_micro,
             "profile": self.profile.state_dict(),
             "layout": None if self._layout is None else dataclasses.asdict(self._layout),
         }
@@ -195,6 +207,6 @@ class Pace:
         """Go on from a saved state."""
         self.step, self.progress = int(state["step"]), float(state["progress"])
         self.batch, self.batch_since = int(state["batch"]), int(state["batch_since"])
-        self._micro_seen = state["micro_seen"]
+        self._micro_seen, self.max_micro = state["micro_seen"], state["max_micro"]
         self.profile.load_state_dict(state["profile"])
         self._layout = None if state["layout"] is None else Layout(**state["layout"])

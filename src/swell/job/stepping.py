@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from swell.core.counts import whole_number
 from swell.core.ledger import Ledger
 from swell.core.moment_average import window_of
 from swell.core.protocols import FinitePolicy
 from swell.core.types import Observation, Plan
-from swell.errors import ConfigError, DataError, LoopError, LossError, WorldError
+from swell.errors import ConfigError, DataError, LoopError, WorldError
+from swell.job.checks import check_loss, describe
 from swell.job.ending import Ending
+from swell.job.memory import Memory, is_out_of_memory
 from swell.job.statistics import Statistics
 from swell.job.trainee import Clip, Trainee
 from swell.job.update import Outcome, Position, Updater
 from swell.job.vote import agree_on_text
 from swell.loop.step import StepInProgress
 from swell.policies import is_finished
+from swell.policies.decision import lays_out, predicted_speedup
 
 if TYPE_CHECKING:
     from swell.job.job import Job
@@ -36,6 +41,8 @@ class Stepping:
         )
         self._ending = ending
         self._finite = isinstance(job._pace.policy, FinitePolicy)  # asked once: the check is slow for every step
+        self._memory = Memory(job.device, foresee=lays_out(job._pace.policy))
+        self._updating = False
         self._current: StepInProgress | None = None
         self._batch = 0  # what the policy chose for the step under way, whole even where the epoch's end cuts it
         self._seen: Observation | None = None  # what the policy saw last
@@ -100,6 +107,7 @@ class Stepping:
 
     def _begin(self, ledger: Ledger) -> StepInProgress | None:
         self._ending.settle()
+        self._memory.tidy()
         job, pace = self._job, self._job._pace
         if ledger.epoch != self._epoch:  # while this replica was cut off, others have finished the pass
             return None
@@ -165,7 +173,7 @@ class Stepping:
         """Run one backward pass with the loss weighted by its part of the step."""
         step = self._step_for("backward")
         self._job._elasticity.reach("backward")
-        _check_scalar(loss)
+        check_loss(loss)
         if step.taken and not only:
             raise LoopError(
                 "job.backward was called after job.step for the same batch. Call backward for all its losses first, "
@@ -237,19 +245,38 @@ class Stepping:
             multiplier=multiplier, measure=step.measured, preconditioned=trainee.wants_preconditioned
         )
 
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Running out of memory in the body spoils the step and is remembered, instead of raising."""
+        step = self._step_for("attempt")
+        try:
+            yield
+        except Exception as error:
+            size = step.mine[step.index].size
+            if not is_out_of_memory(error) or self._updating or size <= 1:
+                raise
+            self._memory.ran_out(size)
+            step.spoiled = f"memory ran out at a micro-batch of {size} samples"
+            self._ending.forget()
+
     def _update(self, step: StepInProgress, trainee: Trainee, clip: Clip | None) -> bool:
-        before = self._job.steps, len(self._ending.partial)
+        before, self._updating = (self._job.steps, len(self._ending.partial)), True
         try:
             return self._update_together(step, trainee, clip)
         except WorldError as error:
             self._ending.recover(step, error)
             # Made here, or by replicas that came further and handed it on.
             return (self._job.steps, len(self._ending.partial)) > before
+        finally:
+            self._updating = False
 
     def _update_together(self, step: StepInProgress, trainee: Trainee, clip: Clip | None) -> bool:
         job, number = self._job, self._number(trainee)
         ledger = job._ledger
-        votes = self._updater.vote(job.collective, step, trainee, number, self._flags(), self._ending.last_s)
+        votes = self._updater.vote(
+            job.collective, step, trainee, number, self._flags(), self._ending.last_s, self._memory.limit
+        )
+        job._pace.agree_on_memory(vote.fits for vote in votes)
         if any(vote.failed for vote in votes):
             self._ending.abandon(step, "a replica could not compute its share", redone=True)
             return False
@@ -281,6 +308,7 @@ class Stepping:
             return False
         self._ending.stepped(step, number, outcome, batch=self._batch)
         if len(step.stepped) == len(job._trainees):
+            self._memory.fitted(step.plan.micro_batch)
             self._ending.commit(step, ledger, outcome, batch=self._batch, seen=self._seen)
         return True
 
@@ -318,7 +346,8 @@ class Stepping:
     def _give_up_together(self, step: StepInProgress) -> None:
         reason = step.spoiled or "unknown"
         try:
-            self._updater.vote(self._job.collective, step, None, 0, self._flags(), 0.0)
+            votes = self._updater.vote(self._job.collective, step, None, 0, self._flags(), 0.0, self._memory.limit)
+            self._job._pace.agree_on_memory(vote.fits for vote in votes)
         except WorldError as error:
             self._ending.recover(step, error)
         else:
@@ -327,6 +356,11 @@ class Stepping:
     def _flags(self) -> tuple[bool, bool, bool]:
         job = self._job
         return job._elasticity.notice() is not None, job._world.pending(), job._keeper.due()
+
+    def speedup(self, replicas: Sequence[int]) -> dict[int, float]:
+        """What other numbers of replicas would bring, relative to now."""
+        sizes = [whole_number(count, name="replicas") for count in replicas]
+        return predicted_speedup(self._job._pace.policy, self._observe(self._job._ledger), sizes)
 
     def spoil(self, reason: str) -> None:
         """Mark the step under way as not to be finished."""
@@ -347,26 +381,3 @@ class Stepping:
 
     def _number(self, trainee: Trainee) -> int:
         return next(i for i, other in enumerate(self._job._trainees) if other is trainee)
-
-
-def describe(trainee: Trainee) -> str:
-    """A model and its optimizer in lines that two replicas can compare."""
-    lines = [f"{name} {tuple(p.shape)} {p.dtype} {p.requires_grad}" for name, p in trainee.model.named_parameters()]
-    lines += [f"{name} {tuple(b.shape)} {b.dtype}" for name, b in trainee.model.named_buffers()]
-    groups = [len(group["params"]) for group in trainee.optimizer.param_groups]
-    return "\n".join([*lines, f"{type(trainee.optimizer).__name__} with groups of {groups}"])
-
-
-def _check_scalar(loss: Any) -> None:
-    if not isinstance(loss, Tensor):
-        raise LossError(f"job.backward was given a {type(loss).__name__}; expected the loss as a tensor of one number.")
-    if loss.numel() != 1:
-        raise LossError(
-            f"job.backward was given a loss of shape {tuple(loss.shape)}; expected one number, the mean over the "
-            f"batch's samples. Call .mean() on it, or use the loss function's reduction='mean'."
-        )
-    if not loss.requires_grad:
-        raise LossError(
-            "job.backward was given a loss that depends on no trainable parameter. Check for torch.no_grad(), "
-            ".detach() or .item() on its way, and that some parameter requires a gradient."
-        )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from swell.core.events import Warned
 from swell.core.ledger import Ledger
 from swell.core.types import Plan
 from swell.data.feed import Feed
@@ -15,7 +17,7 @@ from swell.data.orders import Orders
 from swell.data.own_stream import OwnStream
 from swell.data.spans import Span
 from swell.data.stream import Stream
-from swell.errors import ConfigError
+from swell.errors import ConfigError, LoadError
 from swell.loop.step import StepInProgress
 from swell.runtime.faults import FailingSamples, read_faults
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from swell.job.job import Job
 
 
+MOST_LOSSES = 3  # of data-loading processes at one batch, before that counts as an error
 UNKNOWN_LENGTH = 2**62  # what the ledger counts up to where a stream's end is not known
 
 
@@ -56,7 +59,7 @@ class TrainingLoader:
                 if self._failing is not None:
                     self._failing.place.copy_(torch.tensor([job.rank, job.steps]))
                 for index in range(len(step.mine)):
-                    batch = self._source.fetch(self._span(step, index), lambda s=step, i=index: self._upcoming(s, i))
+                    batch = self._fetch(step, index)
                     step.hand_out(index)
                     yield batch
                     step.require_finished()
@@ -65,6 +68,17 @@ class TrainingLoader:
                 job._end_step(step)
         finally:
             job._leave_loop()
+
+    def _fetch(self, step: StepInProgress, index: int) -> Any:
+        """A micro-batch; asked for again where the process that was to load it is lost, a few times in a row."""
+        for attempt in range(MOST_LOSSES + 1):
+            try:
+                return self._source.fetch(self._span(step, index), lambda: self._upcoming(step, index))
+            except LoadError as error:
+                if not error.lost or attempt == MOST_LOSSES:
+                    raise
+                self._job._emit(Warned(time=time.time(), message=f"data is loaded again: {error}"))
+        raise AssertionError("not reached")
 
     @property
     def epoch_size(self) -> int | None:

@@ -59,6 +59,7 @@ class Updater:
         number: int,
         flags: tuple[bool, bool, bool],
         last_s: float,
+        fits: float,
     ) -> list[Vote]:
         """Tell the others how this replica fares, and hear how they do."""
         weighted = -1.0 if step.weighted is None else float(step.weighted)
@@ -77,6 +78,7 @@ class Updater:
             pending=pending,
             due=due,
             last_s=last_s,
+            fits=fits,
         )
         return hold(collective, mine)
 

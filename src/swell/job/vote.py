@@ -26,6 +26,7 @@ class Vote:
     pending: float  # 1 if another world was announced
     due: float  # 1 if a checkpoint is due by this replica's clock
     last_s: float  # what the whole step before took here; 0 where there was none
+    fits: float  # the largest micro-batch that this replica's memory holds; infinite where it is not known
 
 
 MEETING = -1

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
+from swell.core.goodput import speedup
 from swell.core.protocols import FinitePolicy, Policy
+from swell.core.throughput import fit
 from swell.core.types import Layout, Observation
 from swell.errors import ConfigError
 from swell.policies.arguments import as_whole
@@ -37,6 +42,28 @@ def chosen_layout(policy: Policy, seen: Observation) -> Layout | None:
     if within is None:
         return None
     return Layout(global_batch=checked_batch(policy, seen), micro_batch=within.micro_batch)
+
+
+def lays_out(policy: Policy) -> bool:
+    """Whether the policy, or one that it wraps, chooses the micro-batch as well."""
+    inner = getattr(policy, "policy", None)
+    return hasattr(policy, "layout") or (inner is not None and lays_out(inner))
+
+
+def predicted_speedup(policy: Policy, seen: Observation, replicas: Iterable[int]) -> dict[int, float]:
+    """Progress a second on other numbers of replicas, relative to now, by the policy or by one that it wraps.
+
+    Where none of them weighs it, samples a second at the batch that stands. Empty while no step was measured.
+    """
+    if hasattr(policy, "speedup"):
+        return policy.speedup(seen, replicas)  # pyright: ignore[reportAttributeAccessIssue]
+    inner = getattr(policy, "policy", None)
+    if inner is not None:
+        return predicted_speedup(inner, seen, replicas)
+    if not seen.profile:
+        return {}
+    now, batch = (seen.replicas, seen.nodes), seen.batch
+    return speedup(fit(seen.profile), replicas=replicas, now=now, base=batch, max_batch=batch, noise_scale=math.inf)
 
 
 def is_finished(policy: Policy, seen: Observation) -> bool:

@@ -1,0 +1,63 @@
+"""How large a micro-batch one replica can hold: what ran out of memory, and what its memory lets expect."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+SPARE = 0.1  # of the device's memory, left for what fragments and for what grows
+SETTLED = 2  # steps at a size before its memory is looked at: the first may compile, or make the optimizer's state
+
+
+class Memory:
+    """What one replica has learnt of its memory, as sizes of a micro-batch; infinite where nothing is known."""
+
+    def __init__(self, device: torch.device, *, foresee: bool) -> None:
+        self._device = device
+        self._foresee = foresee and device.type == "cuda"
+        self._ran_out = math.inf  # the largest size that is left after memory ran out
+        self._expected = math.inf  # by what the largest size so far took
+        self._largest, self._steps = 0, 0
+        self._crowded = False
+
+    @property
+    def limit(self) -> float:
+        """The largest micro-batch that is thought to fit."""
+        return min(self._ran_out, self._expected)
+
+    def ran_out(self, size: int) -> None:
+        """A micro-batch of so many samples did not fit."""
+        self._ran_out = min(self._ran_out, max(self._largest if self._largest < size else 1, size // 2))
+        self._crowded = True
+
+    def tidy(self) -> None:
+        """Before the next step: give back what the failed one left, now that nothing refers to it any more."""
+        if self._crowded and self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._crowded = False
+
+    def fitted(self, size: int) -> None:
+        """A step with micro-batches of so many samples was made."""
+        if size < self._largest:
+            return
+        self._steps = self._steps + 1 if size == self._largest else 1
+        self._largest = size
+        if self._foresee and self._steps == SETTLED:
+            self._expected = self._by_peak(size)
+
+    def _by_peak(self, size: int) -> float:
+        """How many samples would fit if all that came and went in the step grew with them."""
+        resident = torch.cuda.memory_allocated(self._device)
+        passing = torch.cuda.max_memory_allocated(self._device) - resident
+        free, _ = torch.cuda.mem_get_info(self._device)
+        room = (free + torch.cuda.memory_reserved(self._device)) * (1 - SPARE) - resident
+        return math.inf if passing <= 0 else max(size, int(room / passing * size))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on an accelerator or on the host."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
