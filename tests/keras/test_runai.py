@@ -3,6 +3,10 @@
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+import runpy
+import sys
+from pathlib import Path
+
 import keras
 import pytest
 
@@ -64,3 +68,12 @@ def test_a_wrapped_optimizer_keeps_its_state_and_its_number_of_steps_when_saved(
     assert again.steps == 3
     with pytest.raises(ConfigError, match="steps"):
         runai.ga.keras.optimizers.Optimizer(inner, 0)
+
+
+def test_the_readmes_sample_runs(monkeypatch, capsys):
+    example = Path(__file__).parents[2] / "examples" / "migrating" / "runai" / "mnist_keras.py"
+    monkeypatch.delenv("SWELL_DATA", raising=False)
+    monkeypatch.setattr(sys, "argv", [str(example), "--epochs", "1", "--limit", "600"])
+    runpy.run_path(str(example), run_name="__main__")
+    first, second = capsys.readouterr().out.splitlines()[-2:]
+    assert first.endswith("256 samples a step") and second.startswith("after 1 epoch(s): loss")
