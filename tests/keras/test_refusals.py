@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 import swell.keras
-from swell.errors import ConfigError, DataError, LoopError
-from tests.keras.toy import data, loss, model
+from swell.errors import ConfigError, DataError, LoopError, PlanError
+from swell.integrations.keras.conductor import Conductor
+from swell.policies import as_policy
+from swell.rules import Constant
+from tests.keras.spread import several
+from tests.keras.toy import BACKEND, data, difference, loss, model, train_whole
 
 
 def compiled(elastic, **options):
@@ -30,6 +34,72 @@ def test_a_generator_is_refused_because_its_length_is_unknown():
     compiled(elastic)
     with pytest.raises(DataError, match="no known length"):
         elastic.data(row for row in [1, 2])
+
+
+class _Endless(keras.utils.PyDataset):
+    @property
+    def num_batches(self):
+        return None
+
+    def __getitem__(self, index):
+        return np.zeros((4, 5)), np.zeros(4)
+
+
+def test_data_without_an_end_is_refused():
+    elastic = swell.keras.Elastic(batch=8)
+    compiled(elastic)
+    with pytest.raises(DataError, match="infinite"):
+        elastic.data(_Endless())
+    torch_data = pytest.importorskip("torch.utils.data")
+    with pytest.raises(DataError, match="no length"):
+        elastic.data(type("Stream", (torch_data.IterableDataset,), {"__iter__": lambda self: iter(())})())
+
+
+def test_a_model_compiled_without_elastic_is_named_and_the_one_call_form_takes_it():
+    x, y = data(16)
+    elastic = swell.keras.Elastic(batch=8, rule="constant")
+    elastic.optimizer("sgd")
+    made = model()
+    made.compile(optimizer=keras.optimizers.Adam(0.01), loss=loss())
+    with pytest.raises(LoopError, match="not compiled with this Elastic"):
+        made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+
+
+def test_a_model_trained_before_keeps_its_optimizers_state_in_the_one_call_form():
+    x, y = data(24)
+    made, twin = model(), model()
+    for one in (made, twin):
+        one.compile(optimizer=keras.optimizers.Adam(0.01), loss=loss())
+        one.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    swell.keras.Elastic(batch=12, micro=8, rule="constant").fit(made, x, y, verbose=0)
+    assert difference(made.get_weights(), train_whole(twin, twin.optimizer, x, y, 12)) < 2e-6
+
+
+def test_a_batch_that_cannot_be_split_over_processes_is_refused_and_says_what_fits():
+    elastic = Conductor(as_policy(2), Constant(), length=10, seed=0)
+    elastic.replicas = 3
+    with pytest.raises(PlanError, match=r"2 .*3 replicas"):
+        elastic.step_to_train()
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="torch spreads over processes, in the test above")
+def test_a_batch_smaller_than_the_devices_of_a_pass_is_exact():
+    x, y = data(9)
+    alone = train_whole(model(), "sgd", x, y, 1)
+    with several():
+        elastic = swell.keras.Elastic(batch=1, rule="constant")
+        made = compiled(elastic)
+        made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+        assert difference(made.get_weights(), alone) < 2e-6
+
+
+def test_a_model_of_one_batch_size_is_refused():
+    x, y = data(16)
+    elastic = swell.keras.Elastic(batch=8)
+    made = keras.Sequential([keras.Input(batch_shape=(8, 5)), keras.layers.Dense(3, activation="softmax")])
+    made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
+    with pytest.raises(ConfigError, match="exactly 8 samples"):
+        made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
 
 
 @pytest.mark.parametrize(

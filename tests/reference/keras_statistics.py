@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from swell.core.moment_average import MomentAverage
+from swell.core.moment_average import RECENT, MomentAverage, window_of
 from swell.core.order import Shuffled
 from swell.core.types import Moments
 
@@ -29,7 +29,8 @@ def figures(
     inputs, targets = torch.tensor(x, dtype=torch.float64), torch.tensor(y)
     first = [torch.zeros_like(p) for p in parameters]
     second = [torch.zeros_like(p) for p in parameters]
-    plain, metric = MomentAverage(base_batch=base), MomentAverage(base_batch=base)
+    window = window_of(epochs * len(x), base_batch=base)
+    plain, metric = (MomentAverage(window=window, base_batch=base, share=RECENT) for _ in range(2))
     step = passed = 0  # samples since the last measured step
     for epoch in range(epochs):
         order = Shuffled(len(x), seed=0, epoch=epoch).indices(0, len(x))

@@ -73,13 +73,13 @@ class Conductor:
         self._changed = threading.Condition(threading.RLock())
         self._pass_over = 0
         self._trainer: int | None = None  # the thread that trains, while it does
+        self.restart()
 
     def expect(self, total_samples: int) -> None:
         """The run will be so long: figures are averaged over a fitting part of it."""
         self.total_samples = total_samples
         window = window_of(total_samples, base_batch=self.base)
         self.noise_average.window = self.metric_average.window = window
-        self.restart()
 
     @property
     def noise(self) -> NoiseEstimate | None:

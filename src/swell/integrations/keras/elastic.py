@@ -24,7 +24,13 @@ from swell.integrations.keras.control import PLAIN, Control, control
 from swell.integrations.keras.devices import devices_of, processes, workers_of
 from swell.integrations.keras.keeper import Keeper
 from swell.integrations.keras.optimizer import ElasticOptimizer
-from swell.integrations.keras.refusals import refuse_loss_scale, refuse_options, refuse_sums, require_matching
+from swell.integrations.keras.refusals import (
+    refuse_fixed_batch,
+    refuse_loss_scale,
+    refuse_options,
+    refuse_sums,
+    require_matching,
+)
 from swell.integrations.keras.sources import ClassWeighted, as_source
 from swell.integrations.keras.step import Step
 from swell.policies import as_policy
@@ -230,6 +236,7 @@ class Elastic(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         conductor, optimizer = self._ready()
         refuse_sums(getattr(self.model, "loss", None))
+        refuse_fixed_batch(self.model)
         self._build()
         self._keeper.restore(self.model, conductor, self._world or self._workers)
         conductor.iterations = int(keras.ops.convert_to_numpy(optimizer.iterations)) - conductor.step

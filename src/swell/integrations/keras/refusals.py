@@ -52,6 +52,16 @@ def refuse_unused(frame: FrameType | None) -> None:
         )
 
 
+def refuse_fixed_batch(model: Any) -> None:
+    """A model that takes batches of one size only: a global batch is cut in passes of several."""
+    sizes = {tensor.shape[0] for tensor in getattr(model, "inputs", None) or ()} - {None}
+    if sizes:
+        raise ConfigError(
+            f"the model takes batches of exactly {', '.join(map(str, sorted(sizes)))} samples, but a global batch is "
+            "cut in passes of several sizes. Make it with keras.Input(shape), without a batch size."
+        )
+
+
 def refuse_sums(loss: Any) -> None:
     """A loss that adds up over a pass: its gradient would depend on how a global batch is cut."""
     if any(getattr(one, "reduction", None) == "sum" for one in keras.tree.flatten(loss)):
