@@ -256,3 +256,47 @@ def test_the_epoch_of_tensor_datasets_with_workers_is_whole() -> None:
         optimizer.step()
         seen += len(y)
     assert seen == 20
+
+
+class Own(adaptdl.torch.AdaptiveDataLoaderMixin):
+    """A loader that a user built on the helper, as AdaptDL's documentation of it shows."""
+
+    def __init__(self, size: int, batch_size: int) -> None:
+        super().__init__(batch_size)
+        self.size = size
+
+    def __iter__(self) -> Any:
+        helper = self._elastic
+        with helper.context():
+            if helper.skipdone():
+                return
+            while (start := helper.current_index) is not None and start < self.size:
+                with helper.profile(True):
+                    yield list(range(start, min(start + helper._sync_local_bsz(), self.size)))
+                helper.current_index = start + helper._sync_local_bsz()
+
+
+def test_a_loader_of_ones_own_evaluates_and_is_resumed_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADAPTDL_CHECKPOINT_PATH", str(tmp_path))
+    seen: list[int] = []
+
+    def program(stop_after: int | None) -> None:
+        _, optimizer, wrapped = open_run()
+        data, own = loader(), Own(10, 4)
+        for _ in adaptdl.torch.remaining_epochs_until(1):
+            train(wrapped, optimizer, data)
+            for batch, rows in enumerate(own):
+                assert adaptdl.torch.current_dataloader() is own._elastic and own.current_batch_size == 4
+                seen.extend(rows)
+                if batch == stop_after:
+                    os.kill(os.getpid(), signal.SIGTERM)
+        assert adaptdl.torch.current_dataloader() is None and own.current_batch_size is None
+
+    with pytest.raises(SystemExit) as ended:
+        program(stop_after=0)
+    assert ended.value.code == 143 and seen == [0, 1, 2, 3]
+    adaptdl.close()
+    program(stop_after=None)
+    assert seen == list(range(10))

@@ -170,6 +170,10 @@ class AdaptiveDataLoaderHelper:
         """Whether the loop that begins now was through before a restart."""
         return loops.is_through()
 
+    def _sync_local_bsz(self) -> int:
+        """The largest batch a replica takes of a global one, for a loop of your own; the same on every replica."""
+        return loops.evaluation_plan(self.batch_size).micro_batch
+
     @contextmanager
     def context(self) -> Iterator[None]:
         """Around a loop of your own: no other may be iterated inside it."""
