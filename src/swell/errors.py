@@ -28,10 +28,12 @@ class DataError(SwellError, ValueError):
 class LoadError(SwellError, RuntimeError):
     """A batch that could not be loaded: the data set raised an error (the cause), or a worker process was lost."""
 
-    def __init__(self, message: str, *, indices: tuple[int, ...] = ()) -> None:
+    def __init__(self, message: str, *, indices: tuple[int, ...] = (), lost: bool = False) -> None:
         super().__init__(message)
         self.indices = indices
         """Data set indices of the batch."""
+        self.lost = lost
+        """Whether a worker process was lost; asked for again, the batch comes from a new one."""
 
 
 class LoopError(SwellError, RuntimeError):

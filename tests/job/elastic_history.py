@@ -75,7 +75,8 @@ def train(folder: str, life: int, resizes: list[tuple[int, int]], stop: int | No
         device="cpu",
         save=Cadence(every_samples=24),
     )
-    loader = job.loader(Points(N), shuffle=True, num_workers=options.get("data_workers", 0))
+    loading = {"num_workers": 1, "persistent_workers": True} if options.get("data_workers") else {}
+    loader = job.loader(Points(N), shuffle=True, **loading)
     update, models = optimize(job, place, options)
     log = (place / f"rows-{life}-{os.getpid()}.jsonl").open("a", buffering=1)
 
@@ -88,14 +89,12 @@ def train(folder: str, life: int, resizes: list[tuple[int, int]], stop: int | No
             step, generation = job.steps, job._world.generation
             write(tried=step, epoch=epoch, rows=index.tolist())
             job.metrics.sum("seen", len(y))
-            try:
-                stepped = update(x, y)
-            finally:  # it also ends here, where the run is stopped
-                if job.steps > step:
-                    write(committed=step, generation=generation)
+            stepped = update(x, y)
             assert stepped == (job.steps > step)
             if stepped:
-                if options.get("evaluate") and step % 5 == 3:
+                write(committed=step, generation=generation)
+                last = job._ledger.remaining == 0  # too short, perhaps, for each replica to have a part in it
+                if options.get("evaluate") and step % 5 == 3 and not last:
                     evaluate(job)
                 direct(place, life, job, resizes, stop)
         if options.get("evaluate"):

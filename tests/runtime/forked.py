@@ -67,7 +67,7 @@ class ForkedWorker(WorkerProcess):
 
 
 def _work(command: Sequence[str], channel: int, environ: Mapping[str, str], log: Path) -> None:
-    """Never returns. Everything the supervisor has open is closed first, as ``exec`` would."""
+    """Never returns. What the supervisor has open is closed first, as ``exec`` would: its sockets and its lock."""
     status = 1
     try:
         os.setsid()
@@ -78,8 +78,9 @@ def _work(command: Sequence[str], channel: int, environ: Mapping[str, str], log:
         os.dup2(output, 1)
         os.dup2(output, 2)
         for entry in os.listdir("/proc/self/fd"):
-            if int(entry) > 2 and int(entry) != channel:
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):
+                opened = os.readlink(f"/proc/self/fd/{entry}")
+                if int(entry) != channel and (opened.startswith("socket:") or opened.endswith("/lock")):
                     os.close(int(entry))
         os.set_inheritable(channel, True)
         os.environ.clear()

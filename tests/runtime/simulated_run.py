@@ -20,6 +20,7 @@ class SimulatedWorker:
     state: str = "building"  # building, waiting, forming, training
     number: int = 0  # the generation it is in or forms
     passed: int = 0
+    formed: int = 0  # the newest generation it has formed
     notice: Notice | None = None
     released: bool = False
     hung: bool = False
@@ -74,13 +75,17 @@ class SimulatedRun:
         assert len(set(generation.members)) == len(generation.members) > 0
         assert set(generation.members) <= set(generation.alive) <= set(self.workers)
         if not self.members.stopping:
-            assert len(generation.members) in self.members.sizes.allowed
+            assert (len(generation.members) in self.members.sizes.allowed) != generation.interim
             assert len(generation.members) <= self.members.target
         for member in generation.members:
             worker = self.workers[member]  # alive
             assert worker.state != "building"
             assert not worker.released
             assert worker.notice is None or not worker.notice.leave
+        stood = [self.workers[m].formed for m in before.members if m in self.workers]
+        if before.number and max(stood, default=0) > 0 and any(m not in self.workers for m in before.members):
+            late = [m for m in generation.members if self.workers[m].formed < max(stood)]
+            assert not late, "after a loss nobody is new"
         stayed = [member for member in before.members if member in generation.members]
         assert list(generation.members[: len(stayed)]) == stayed, "survivors keep their order and come first"
 
@@ -117,7 +122,7 @@ class SimulatedRun:
                 return True
             generation = self.generations[worker.number - 1]
             if self.joined[worker.number] >= set(generation.members):
-                worker.state = "training"
+                worker.state, worker.formed = "training", worker.number
                 self.do(self.members.formed(member, worker.number, self.now))
                 return True
             return False
@@ -139,7 +144,7 @@ class SimulatedRun:
         gone = any(peer not in self.workers or self.workers[peer].number != worker.number for peer in peers)
         pending = any(self.workers[p].inbox[-1].number > worker.number for p in peers if p in self.workers)
         stop = worker.notice is not None and not worker.notice.leave
-        if gone or pending:
+        if gone or pending or self.generations[worker.number - 1].interim:
             worker.state, worker.passed = "waiting", worker.number
             self.do(self.members.left(worker.member, worker.number, self.now))
             return True

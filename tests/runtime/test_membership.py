@@ -184,22 +184,40 @@ def test_with_the_budget_spent_the_survivors_go_on_if_they_are_enough() -> None:
     assert run.started == 3
 
 
-def test_too_few_survivors_wait_for_the_replacement() -> None:
+def test_too_few_survivors_finish_what_they_began_and_wait_for_the_replacement() -> None:
     run = settled("3", 3)
     run.exit(2, -9)
+    assert (run.generations[-1].members, run.generations[-1].interim) == ((1, 3), True)
+    for member in (1, 3, 1, 3, 1, 3):
+        run.move(member)
     run.tick(1.0)
-    assert len(run.generations) == 1
+    assert len(run.generations) == 2
     run.settle()
-    assert run.generations[-1].members == (1, 3, 4)
+    assert (run.generations[-1].members, run.generations[-1].interim) == ((1, 3, 4), False)
 
 
 def test_survivors_beyond_an_allowed_number_are_kept_in_reserve() -> None:
     run = settled("2,4", 4)
     run.exit(1, -9)
-    assert run.generations[-1].members == (2, 3)
+    assert (run.generations[-1].members, run.generations[-1].interim) == ((2, 3, 4), True)
+    for member in (2, 3, 4) * 3:
+        run.move(member)
+    assert (run.generations[-1].members, run.generations[-1].interim) == ((2, 3), False)
     assert run.generations[-1].dismissed == ()
     run.settle()
     assert run.generations[-1].members == (2, 3, 4, 5)
+
+
+def test_a_newcomer_that_is_ready_when_a_member_is_lost_joins_after_the_survivors_are_together() -> None:
+    run = settled("1:4", 3)
+    run.do(run.members.resize(4, run.now))
+    run.move(4)
+    run.tick(PATIENCE.linger_s)
+    assert run.generations[-1].members == (1, 2, 3, 4)  # announced, and nobody has acted on it
+    run.exit(2, -9)
+    assert run.generations[-1].members == (1, 3)
+    run.settle()
+    assert run.generations[-1].members == (1, 3, 4, 5)
 
 
 def test_a_hung_worker_is_killed_and_replaced() -> None:

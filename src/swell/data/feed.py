@@ -226,7 +226,7 @@ class Feed:
                 "killed for memory: lower num_workers or prefetch_factor; slow ones need a longer timeout. The next "
                 "batch starts new workers."
             )
-        return LoadError(message, indices=indices)
+        return LoadError(message, indices=indices, lost=not answered)
 
 
 class _Present:

@@ -37,7 +37,6 @@ class Ending:
         self.gain = 1.0
         self.first: Callable[[], None] | None = None  # done by all replicas before a save, a stop or another world
         self._waiting: Outcome | None = None
-        self._pending = False  # whether another world waits for the next step to begin
         self.rollback = Rollback()
         self._hints = Hints(job)
         self.units = 0  # updates of one optimizer and other things done together: who has more has come further
@@ -93,42 +92,32 @@ class Ending:
                 trainee.schedule.advance(pace.progress if target is None else min(pace.progress, target))
         self._report(step, ledger, step_s)
         self._hints.tell()
-        self._pending = outcome.pending
-        if self.first is None:
-            self._save_or_stop(outcome)
-        else:
-            self._waiting = outcome
+        self._waiting = outcome
 
     def settle(self) -> None:
         """Before the next step: do what waited until the user's own code after the last one was through.
 
-        A change of the world always does, for newcomers begin with a step: what members do together between two steps,
-        such as an evaluation, must lie behind them. A loop that keeps sums of its own adds to them after the
-        optimizer's step. With ``first`` set, saving and stopping wait for that as well, and ``first`` may bring those
-        sums together beforehand.
+        Only then is everything consistent, for that code belongs to the step: it moves a model average, adds to sums of
+        its own, evaluates. So a save holds all of it, and newcomers, who begin with a step, find nothing under way that
+        others do together. ``first`` may bring sums together beforehand.
         """
-        outcome, self._waiting = self._waiting, None
+        job, outcome, self._waiting = self._job, self._waiting, None
         if outcome is not None:
             if self.first is not None and (outcome.noticed or outcome.due or outcome.pending):
                 self.first()
-            self._save_or_stop(outcome)
-        while self._pending or self._job._world.interim:
-            self._job._elasticity.reform("workers joined or left")
+            job._keeper.poll()
+            if job._rehearsal is not None:
+                job._rehearsal.after_step(job)
+            if outcome.noticed:
+                job._elasticity.stop()
+            elif outcome.due:
+                job._keeper.save()
+        if job._world.interim or (outcome is not None and outcome.pending and not outcome.noticed):
+            job._elasticity.reform("workers joined or left")
 
     def reformed(self) -> None:
         """Another world was formed: whatever waited for one has it."""
-        self._pending, self._waiting = False, None
-
-    def _save_or_stop(self, outcome: Outcome) -> None:
-        """What waits for the moment at which everything is consistent."""
-        job = self._job
-        job._keeper.poll()
-        if job._rehearsal is not None:
-            job._rehearsal.after_step(job)
-        if outcome.noticed:
-            job._elasticity.stop()
-        if outcome.due:
-            job._keeper.save()
+        self._waiting = None
 
     def recover(self, step: StepInProgress, error: WorldError) -> None:
         """A replica was lost in a step: form the world anew, then do the step again unless others had finished it.

@@ -40,8 +40,9 @@ def hold(collective: Collective, vote: Vote) -> list[Vote]:
     _agree(
         "whether to train or to do something else",
         [float(v.trainee == MEETING) for v in votes],
-        "Workers that join begin with a training step: call job.evaluation and job.save after job.step or after the "
-        "loop over the loader, not before it, and on every replica.",
+        "Call job.evaluation and job.save on every replica, after the loop over the loader, or in it after job.step; "
+        "not before it, for workers that join begin with a training step, and not after the last, short step of an "
+        "epoch, in which some replicas may have no part.",
     )
     _agree("the position in the data", [v.start for v in votes], "Pass the same data set and seed to every replica.")
     _agree(

@@ -53,6 +53,7 @@ class ElasticWorld:
         self.device = device
         self.member = link.member  # this worker's name in the run; a rank changes, this does not
         self.generation = 0
+        self.interim = False
         self._link = link
         self._backend = backend
         self._timeout_s = timeout_s
@@ -81,10 +82,10 @@ class ElasticWorld:
         return self._collective is not None
 
     def pending(self) -> bool:
-        """Whether another generation was announced; also counts as a sign that this worker makes progress."""
+        """Whether another generation was announced, or must be; also counts as a sign that this worker makes progress."""
         self._link.step()
         newest = self._link.newest
-        return newest is not None and newest.number > self.generation
+        return self.interim or (newest is not None and newest.number > self.generation)
 
     def notice(self) -> Notice | None:
         """Whether the whole run is to stop. A supervisor that is gone counts, for nobody could help any more.
@@ -177,7 +178,7 @@ class ElasticWorld:
             self._connections = connections
             self._collective = collective
             self._members = generation.members
-            self.generation = generation.number
+            self.generation, self.interim = generation.number, generation.interim
         self._passed = generation.number
         if self._link.superseded(generation.number):  # only a loss can do that before all have formed it
             raise SupersededError("a member was lost while the world was formed")

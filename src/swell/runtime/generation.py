@@ -16,6 +16,7 @@ class Generation:
     dismissed: tuple[int, ...] = ()  # workers that are to leave the world; everyone else not named waits for the next
     alive: tuple[int, ...] = ()  # every worker that lived when it was announced, member or not
     rendezvous: str = ""  # the file its members meet in
+    interim: bool = False  # whether it is for finishing what was begun together; for a step its members are too few
 
     def to_message(self) -> dict[str, Any]:
         """What is sent to each worker."""
@@ -26,6 +27,7 @@ class Generation:
             "dismissed": list(self.dismissed),
             "alive": list(self.alive),
             "rendezvous": self.rendezvous,
+            "interim": self.interim,
         }
 
     @classmethod
@@ -37,4 +39,5 @@ class Generation:
             dismissed=tuple(message["dismissed"]),
             alive=tuple(message["alive"]),
             rendezvous=message["rendezvous"],
+            interim=message["interim"],
         )

@@ -3,11 +3,14 @@
 Invariants, held for every order of events (``tests/runtime/test_membership.py``):
 
 1. A generation never changes once announced; numbers rise by one.
-2. Its members were alive, ready and not asked to go when it was announced, and their number is an allowed one.
+2. Its members were alive, ready and not asked to go when it was announced, and their number is an allowed one, unless
+   it is an interim one.
 3. Members that were in the generation before keep their relative order and come first.
 4. While a member of the newest generation is dead, dismissed or has given it up, another will be announced as soon as
    enough workers are ready; nothing else supersedes a generation that is still forming, so forming comes to an end.
-5. Workers are started for faults at most ``max_restarts`` times (one incident may take several workers with it);
+5. What follows a loss has survivors only, for they may be in the middle of something that newcomers know nothing of;
+   newcomers join at the next step. Survivors too few (or too many) for a step get an interim generation until then.
+6. Workers are started for faults at most ``max_restarts`` times (one incident may take several workers with it);
    resizes are not counted.
 """
 
@@ -336,20 +339,28 @@ class Membership:
         return all(w is not None and w.phase in ("ready", "done") and not w.killed for w in members)
 
     def _announce(self, now: float) -> list[Action]:
-        newest, ranked = self.generation, self._ranked()
-        size = self.sizes.floor(min(self.target, len(ranked)))
+        newest, ranked, interim = self.generation, self._ranked(), False
+        last = max((worker.formed for worker in ranked), default=0)
+        present = [worker for worker in ranked if worker.member in newest.members]
+        survivors = [worker for worker in present if worker.formed == last > 0]
+        given_up = min((worker.left_at for worker in present if worker.left == newest.number), default=math.inf)
+        lost = bool(survivors) and (not self._whole() or (given_up < math.inf and not newest.interim))
+        pool = survivors if lost else ranked
+        size = self.sizes.floor(min(self.target, len(pool)))
+        if lost and not self.stopping and size != min(self.target, len(pool)):
+            size, interim = min(self.target, len(pool)), True
         if size is None and self.stopping:
-            size = len(ranked) or None  # enough to save
+            size = len(pool) or None  # enough to save
         if size is None or any(worker.phase == "done" for worker in self.workers.values()):
             return []
-        wanted = tuple(worker.member for worker in ranked[:size])
+        wanted = tuple(worker.member for worker in pool[:size])
         starting = any(worker.phase == "starting" for worker in self.workers.values())
-        survivors = [worker for worker in ranked if worker.member in newest.members]
-        given_up = min((worker.left_at for worker in survivors if worker.left == newest.number), default=math.inf)
-        if not survivors:  # the first generation, or the first after all were lost: begin with all there are
+        if not present:  # the first generation, or the first after all were lost: begin with all there are
             due = not starting
         elif not self._whole():
             due = True
+        elif newest.interim:
+            due = (wanted != newest.members and self._formed()) or given_up < math.inf
         elif given_up < math.inf:
             due = now - given_up >= self.patience.settle_s
             self._futile += due
@@ -370,6 +381,7 @@ class Membership:
             members=wanted,
             dismissed=tuple(worker.member for worker in workers if worker.phase == "dismissed"),
             alive=tuple(worker.member for worker in workers if not worker.killed),
+            interim=interim,
         )
         self.announced_at = now
         return [Announce(self.generation)]

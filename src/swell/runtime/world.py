@@ -55,6 +55,11 @@ class World(Protocol):
         """Whether there is a group to speak over. A worker that has yet to join one builds its model first."""
         ...
 
+    @property
+    def interim(self) -> bool:
+        """Whether this world is for finishing what was begun together: before the next step another must be formed."""
+        ...
+
     def pending(self) -> bool:
         """Whether another generation was announced. Local and cheap, never blocks; members may see it at different
         times, so they must agree (vote) before they act on it.
@@ -94,6 +99,7 @@ class StaticWorld:
     """A world that stays as it is until the process ends."""
 
     elastic = False
+    interim = False
     joined = True
     generation = 0
 
