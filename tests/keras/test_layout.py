@@ -50,7 +50,7 @@ def test_steps_are_the_same_whether_or_not_they_are_read_ahead_and_after_a_resta
         made = Conductor(
             as_policy(lambda seen: sizes[seen.step % len(sizes)], base=8), Constant(), length=length, seed=0
         )
-        made.training(True)
+        made.trains = True
         made.restart()
         return made
 

@@ -1,14 +1,12 @@
 """Which step comes next: its batch, its passes, its factors; decided ahead of training, by the same figures anywhere.
 
-``fit`` reads data ahead of the step it trains: by a pass on an accelerator with JAX, by a few in another thread with
-``tf.distribute``. So step ``k`` is decided when its first pass is read, from what was measured up to step ``k - 2``
-and from positions, which are known in advance. Nothing depends on how far ahead a backend happens to read.
+``fit`` may read data ahead of the step it trains, as it does by a pass on an accelerator with JAX. So step ``k`` is
+decided when its first pass is read, from what was measured up to step ``k - 2`` and from positions, which are known in
+advance. Nothing depends on how far ahead a backend happens to read.
 """
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
@@ -30,7 +28,6 @@ from swell.rules.metric import needs_preconditioned
 LAG = 2  # steps between what was measured and the step decided by it
 WARM_UP_STEPS = 5  # updates before which a second moment says too little; as in swell.gradients.preconditioner
 SPLIT_EVERY = 10  # steps that are one pass: so seldom is one split in two, to measure
-_PATIENCE_S = 20.0  # how long a reader waits where nobody trains
 
 
 class Conductor:
@@ -70,9 +67,8 @@ class Conductor:
         self._times: StepTimes | None = None
         self._measured_at = 0  # samples committed up to the last measured step, that one included
         self._waiting: deque[tuple[Step, int, Callable[[], tuple[list[float], list[float]]]]] = deque()
-        self._changed = threading.Condition(threading.RLock())
         self._pass_over = 0
-        self._trainer: int | None = None  # the thread that trains, while it does
+        self.trains = False  # whether somebody is training now
         self.restart()
 
     def expect(self, total_samples: int) -> None:
@@ -87,57 +83,49 @@ class Conductor:
         metric = self.metric_average.estimate() if self._preconditioned else None
         return metric if metric is not None else self.noise_average.estimate()
 
-    @property
-    def trains(self) -> bool:
-        """Whether somebody is training now."""
-        return self._trainer is not None
-
     # Reading ahead
 
     def restart(self) -> int:
         """Begin to read at what is committed; returns a token. Readers that hold an older one come to their end."""
-        with self._changed:
-            self._pass_over += 1
-            self._ahead.load_state_dict(self.ledger.state_dict())
-            if self.ledger.remaining == 0:
-                self._ahead.next_epoch()
-            self._ahead_step, self._ahead_progress = self.step, self.progress
-            self._ahead_batch, self._ahead_since = self.batch, self.batch_since
-            self._ahead_micro = self.micro
-            self._ahead_powers = self.power_sum
-            self._fresh = True
-            self._to_read: deque[Step] = deque()
-            self._to_train: deque[Step] = deque()
-            self._changed.notify_all()
-            return self._pass_over
+        self._pass_over += 1
+        self._ahead.load_state_dict(self.ledger.state_dict())
+        if self.ledger.remaining == 0:
+            self._ahead.next_epoch()
+        self._ahead_step, self._ahead_progress = self.step, self.progress
+        self._ahead_batch, self._ahead_since = self.batch, self.batch_since
+        self._ahead_micro = self.micro
+        self._ahead_powers = self.power_sum
+        self._fresh = True
+        self._to_read: deque[Step] = deque()
+        self._to_train: deque[Step] = deque()
+        return self._pass_over
 
     def attach(self) -> int:
         """The token of a reader that begins now."""
-        return self._pass_over if self._trainer is not None else self.restart()
+        return self._pass_over if self.trains else self.restart()
 
     def step_to_read(self, token: int) -> Step | None:
         """The next step to read samples for; None at the end of the epoch, of the run, or for an older reader."""
-        with self._changed:
-            if token == self._pass_over and (self._to_read or self._decide_next(token)):
-                return self._to_read.popleft()
-            return None
+        if token == self._pass_over and (self._to_read or self._decide_next()):
+            return self._to_read.popleft()
+        return None
 
     def step_to_train(self) -> Step | None:
         """The next step to train; decided now if it was not read yet. None at the end of the epoch or run."""
-        with self._changed:
-            if self._to_train or self._decide_next(self._pass_over):
-                return self._to_train.popleft()
-            return None
+        if self._to_train or self._decide_next():
+            return self._to_train.popleft()
+        return None
 
     def unread(self, step: Step) -> bool:
         """Whether nobody has read the step's samples, though it is being trained."""
-        with self._changed:
-            return any(waiting.index == step.index for waiting in self._to_read)
+        return any(waiting.index == step.index for waiting in self._to_read)
 
-    def _decide_next(self, token: int) -> bool:
-        self._await(token)
-        if token != self._pass_over:
-            return False
+    def _decide_next(self) -> bool:
+        if self.step < self._ahead_step - LAG + 1:
+            raise LoopError(
+                f"step {self._ahead_step} was asked for when only {self.step} had been trained. Train with "
+                "model.fit(elastic.data(...), callbacks=[elastic]) and steps_per_execution=1."
+            )
         step = self._next_step()
         if step is None:
             return False
@@ -174,22 +162,6 @@ class Conductor:
         self._ahead_step += 1
         self._ahead_progress += step.gain
         return step
-
-    def _await(self, token: int) -> None:
-        """Wait until the steps whose figures are due are committed, where another thread commits them."""
-        begun = time.monotonic()
-        while token == self._pass_over and self.step < self._ahead_step - LAG + 1:
-            here = threading.get_ident()
-            nobody = self._trainer is None and here == threading.main_thread().ident
-            tired = self._trainer is None and time.monotonic() - begun > _PATIENCE_S
-            if self._trainer == here or nobody or tired:
-                raise LoopError(
-                    f"step {self._ahead_step} was asked for when only {self.step} had been trained. Train with "
-                    "model.fit(elastic.data(...), callbacks=[elastic]) and steps_per_execution=1."
-                )
-            if not threading.main_thread().is_alive():
-                return
-            self._changed.wait(timeout=0.5)
 
     def _observe(self) -> Observation:
         ahead, replicas = self._ahead, self.replicas * self.devices
@@ -275,43 +247,35 @@ class Conductor:
 
     # What was trained
 
-    def training(self, running: bool) -> None:
-        """Note that this thread trains, or no longer does."""
-        with self._changed:
-            self._trainer = threading.get_ident() if running else None
-            self._changed.notify_all()
-
     def commit(self, step: Step, read: Callable[[], tuple[list[float], list[float]]], *, step_s: float) -> None:
         """Count a step as done; ``read`` gives its figures later: small and whole squared norms, plain and metric."""
-        with self._changed:
-            ledger = self.ledger
-            if step.epoch != ledger.epoch:
-                ledger.next_epoch()
-            span = ledger.next_span(step.stop - step.start)
-            assert span == (step.start, step.stop), f"trained {step.start} to {step.stop} where {span} was due"
-            if step.batch != self.batch:
-                self.batch, self.batch_since = step.batch, ledger.samples
-            self.micro = step.micro
-            ledger.commit(step.stop)
-            self.step += 1
-            self.progress += step.gain
-            if step.factors.beta_power != 1 or self.power_sum is not None:
-                before = float(self.iterations + self.step - 1) if self.power_sum is None else self.power_sum
-                self.power_sum = before + step.factors.beta_power
-            if step.measured:
-                passed = ledger.samples - self._measured_at
-                self._measured_at = ledger.samples
-                self._waiting.append((step, passed, read))
-            self._times = StepTimes(
-                replicas=self.replicas * self.devices,
-                nodes=1,
-                micro_batch=-(-step.plan.micro_batch // self.devices),
-                accumulation=step.plan.accumulation,
-                step_s=step_s,
-            )
-            if step.stop - step.start == step.batch:
-                self.profile.add(self._times)
-            self._changed.notify_all()
+        ledger = self.ledger
+        if step.epoch != ledger.epoch:
+            ledger.next_epoch()
+        span = ledger.next_span(step.stop - step.start)
+        assert span == (step.start, step.stop), f"trained {step.start} to {step.stop} where {span} was due"
+        if step.batch != self.batch:
+            self.batch, self.batch_since = step.batch, ledger.samples
+        self.micro = step.micro
+        ledger.commit(step.stop)
+        self.step += 1
+        self.progress += step.gain
+        if step.factors.beta_power != 1 or self.power_sum is not None:
+            before = float(self.iterations + self.step - 1) if self.power_sum is None else self.power_sum
+            self.power_sum = before + step.factors.beta_power
+        if step.measured:
+            passed = ledger.samples - self._measured_at
+            self._measured_at = ledger.samples
+            self._waiting.append((step, passed, read))
+        self._times = StepTimes(
+            replicas=self.replicas * self.devices,
+            nodes=1,
+            micro_batch=-(-step.plan.micro_batch // self.devices),
+            accumulation=step.plan.accumulation,
+            step_s=step_s,
+        )
+        if step.stop - step.start == step.batch:
+            self.profile.add(self._times)
 
     def _learn(self, until: int) -> None:
         """Take the figures of every committed step up to ``until`` into the averages, in order."""
@@ -325,8 +289,7 @@ class Conductor:
 
     def drain(self) -> None:
         """Take in every figure there is."""
-        with self._changed:
-            self._learn(self.step)
+        self._learn(self.step)
 
     # Checkpoints
 

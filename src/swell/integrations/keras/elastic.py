@@ -151,7 +151,7 @@ class Elastic(keras.callbacks.Callback):
                 f"this Elastic was given {self._conductor.ledger.length} samples before and {source.length} now; one "
                 "run has one data set. Make a new Elastic for other data."
             )
-        self._conductor.training(False)  # a fit that was cut off may not have said so
+        self._conductor.trains = False  # a fit that was cut off may not have said so
         self._source = source
         return ElasticData(source, self._conductor, self._optimizer, self._prepare)
 
@@ -256,7 +256,7 @@ class Elastic(keras.callbacks.Callback):
         peers = self._world or self._workers
         self._announcer.quiet |= peers is not None and not peers.chief
         self._announcer.run_started(conductor, seed=self._seed)
-        conductor.training(True)
+        conductor.trains = True
         self._quiet = warnings.catch_warnings()
         self._quiet.__enter__()
         warnings.filterwarnings("ignore", message="Your input ran out of data")
@@ -304,7 +304,7 @@ class Elastic(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         conductor, _ = self._ready()
-        conductor.training(False)
+        conductor.trains = False
         conductor.drain()
         self._tell(PLAIN)
         self.model._initial_epoch = None  # it was for this fit alone

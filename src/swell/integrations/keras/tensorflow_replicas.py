@@ -19,12 +19,10 @@ def across_replicas(optimizer: Any, gradients: list[Any], variables: list[Any]) 
     """
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
-        with tf.control_dependencies(gradients):  # Keras starts one pass too many; it must leave no trace
-            optimizer.take(gradients, variables, optimizer.update)
+        optimizer.take(gradients, variables, optimizer.update)
     elif tf.__internal__.distribute.strategy_supports_no_merge_call():
         summed = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
-        with tf.control_dependencies(summed):
-            optimizer.take(list(summed), variables, lambda *parts: _update(optimizer, *parts))
+        optimizer.take(list(summed), variables, lambda *parts: _update(optimizer, *parts))
     else:
         context.merge_call(_merged, args=(optimizer, gradients, variables))
 
@@ -41,8 +39,7 @@ def _merged(strategy: Any, optimizer: Any, gradients: list[Any], variables: list
         with _factors(optimizer, told):
             strategy.extended.call_for_each_replica(_apply, args=(optimizer, sums, variables))
 
-    with tf.control_dependencies(first):
-        optimizer.take(first, variables, update)
+    optimizer.take(first, variables, update)
 
 
 def _update(optimizer: Any, sums: list[Any], variables: list[Any], told: dict[str, Any]) -> None:
