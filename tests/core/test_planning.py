@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from swell.core.apportion import apportion
-from swell.core.planning import plan, plan_remainder
-from swell.core.types import Plan
+from swell.core.planning import plan, plan_remainder, with_equal_rounds
+from swell.core.types import MicroBatch, Plan
 from swell.errors import ConfigError, PlanError
 from tests.reference import planning as reference
 
@@ -345,3 +345,28 @@ def test_numbers_from_numpy_are_numbers() -> None:
     layout = plan(np.int64(256), np.int32(2), max_micro=np.uint8(64), capacity=np.ones(2, dtype=np.float32))  # type: ignore[arg-type]
     assert layout == plan(256, 2, max_micro=64)
     assert all(type(value) is int for share in layout.shares for m in share for value in (m.offset, m.size))
+
+
+@given(
+    count=st.integers(1, 300),
+    replicas=st.integers(1, 9),
+    max_micro=st.integers(1, 40),
+    speeds=st.lists(st.sampled_from([1.0, 2.0, 5.0]), min_size=9, max_size=9),
+)
+def test_equal_rounds_give_every_replica_as_many_micro_batches_and_change_nothing_else(
+    count: int, replicas: int, max_micro: int, speeds: list[float]
+) -> None:
+    made = plan_remainder(count, replicas, max_micro=max_micro, capacity=speeds[:replicas])
+    even = with_equal_rounds(made)
+    assert {len(share) for share in even.shares} == {made.accumulation}
+    assert even.global_batch == made.global_batch and even.share_sizes() == made.share_sizes()
+    for before, after in zip(made.shares, even.shares, strict=True):
+        assert samples_that_count(after) == samples_that_count(before)
+        assert all(micro.size <= max_micro for micro in after)
+        assert all(micro.weight in (0.0, pytest.approx(micro.size / count)) for micro in after)
+        assert all(micro.size == 1 and micro.offset == 0 for micro in after if micro.weight == 0)
+    assert sum(micro.weight for share in even.shares for micro in share) == pytest.approx(1.0)
+
+
+def samples_that_count(share: tuple[MicroBatch, ...]) -> list[int]:
+    return sorted(i for micro in share if micro.weight > 0 for i in range(micro.offset, micro.offset + micro.size))

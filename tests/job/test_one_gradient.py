@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
+import swell
 from swell.core.types import Observation
-from tests.job.scenario import Points, gradients_alone, largest_relative_error, train
+from tests.job.scenario import Points, gradients_alone, largest_relative_error, make_model, mean_loss, train
 from tests.workers import run_workers
 
 
@@ -78,3 +81,27 @@ def test_the_number_of_workers_does_not_change_the_gradient(world: int, n: int, 
     for seen in replicas:
         assert seen.metrics["seen"] == 2 * n
         assert seen.metrics["loss"] == pytest.approx(alone.metrics["loss"], rel=1e-9)
+
+
+def clipped(collective: Any, clip: Any) -> Tensor:
+    job = swell.Job(batch=8, seed=1, rule="constant", progress=False)
+    model = make_model()
+    job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.5))
+    loader = job.loader(Points(17))  # one sample is left over: only the first replica has any
+    for _ in job.epochs(2):
+        for x, y, _index in loader:
+            job.backward(mean_loss(model, x, y))
+            job.step(clip=clip)
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def clip_to_a_tenth(parameters: list[Tensor]) -> None:
+    torch.nn.utils.clip_grad_norm_(parameters, 0.1)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("clip", [0.1, clip_to_a_tenth], ids=["number", "function"])
+def test_a_replica_without_a_sample_clips_as_the_others_do(clip: Any) -> None:
+    alone = clipped(None, clip)
+    for weights in run_workers(3, clipped, clip):
+        torch.testing.assert_close(weights, alone, atol=1e-12, rtol=1e-12)

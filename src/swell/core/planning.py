@@ -23,7 +23,7 @@ from swell.core.feasibility import MicroBounds, batch_bounds, feasible_replicas,
 from swell.core.types import MicroBatch, Plan
 from swell.errors import ConfigError
 
-__all__ = ["batch_bounds", "feasible_replicas", "nearest_batches", "plan", "plan_remainder"]
+__all__ = ["batch_bounds", "feasible_replicas", "nearest_batches", "plan", "plan_remainder", "with_equal_rounds"]
 
 _SIZE = Callable[[int, int, int], int]  # (rank, round, how many micro-batches were dealt before) -> samples
 
@@ -101,6 +101,39 @@ def plan_remainder(
         _capacity(capacity, replicas=replicas),
         whole_number(min_accumulation, name="min_accumulation"),
     )
+
+
+def with_equal_rounds(made: Plan) -> Plan:
+    """The same step with as many micro-batches on every replica, for models whose replicas compute hand in hand.
+
+    The largest micro-batches of replicas that have fewer are cut in two. Where a replica has not as many samples, it
+    computes the step's first one for nothing: with weight 0.
+
+    >>> uneven = plan(6, 2, capacity=[2, 1], max_micro=2)
+    >>> [[(micro.offset, micro.size) for micro in share] for share in with_equal_rounds(uneven).shares]
+    [[(0, 2), (4, 2)], [(2, 1), (3, 1)]]
+    >>> [[m.weight for m in share] for share in with_equal_rounds(plan_remainder(1, 2)).shares]
+    [[1.0], [0.0]]
+    """
+    rounds = made.accumulation
+    if all(len(share) == rounds for share in made.shares):
+        return made
+    shares = []
+    for share in made.shares:
+        pieces = list(share)
+        while len(pieces) < rounds:
+            largest = max(range(len(pieces)), key=lambda i: pieces[i].size, default=None)
+            if largest is None or pieces[largest].size < 2:
+                pieces.append(MicroBatch(offset=0, size=1, weight=0.0))
+                continue
+            whole = pieces[largest]
+            first, weight = -(-whole.size // 2), whole.weight / whole.size
+            pieces[largest : largest + 1] = [
+                MicroBatch(offset=whole.offset, size=first, weight=first * weight),
+                MicroBatch(offset=whole.offset + first, size=whole.size - first, weight=(whole.size - first) * weight),
+            ]
+        shares.append(tuple(pieces))
+    return Plan(global_batch=made.global_batch, shares=tuple(shares))
 
 
 # A plan of a million samples in micro-batches of 32 holds about 5 MB, hence the small caches.

@@ -71,7 +71,7 @@ class MicroBatch:
 
     offset: int
     size: int
-    weight: float  # size / global batch
+    weight: float  # size / global batch; 0 for one that is computed only to keep step with others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +97,12 @@ class Plan:
 
     @property
     def num_micro_batches(self) -> int:
-        return sum(len(share) for share in self.shares)
+        """How many micro-batches count."""
+        return sum(micro.weight > 0 for share in self.shares for micro in share)
 
     def share_sizes(self) -> tuple[int, ...]:
-        """Samples each replica computes in this step."""
-        return tuple(sum(micro.size for micro in share) for share in self.shares)
+        """Samples of each replica that count in this step."""
+        return tuple(sum(micro.size for micro in share if micro.weight > 0) for share in self.shares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -23,8 +25,23 @@ def share(n: int, *, rank: int, replicas: int) -> range:
     return range(n * rank // replicas, n * (rank + 1) // replicas)
 
 
+def even_batches(n: int, *, rank: int, replicas: int, batch_size: int) -> list[range]:
+    """One replica's samples of ``[0, n)`` in batches, as many on every replica; an empty share has the first sample.
+
+    >>> [even_batches(7, rank=rank, replicas=2, batch_size=3) for rank in range(2)]
+    [[range(0, 1), range(1, 3)], [range(3, 5), range(5, 7)]]
+    >>> even_batches(1, rank=0, replicas=2, batch_size=4), even_batches(1, rank=1, replicas=2, batch_size=4)
+    ([range(0, 1)], [range(0, 1)])
+    """
+    count = math.ceil(math.ceil(n / replicas) / batch_size)
+    mine = share(n, rank=rank, replicas=replicas)
+    cuts = [mine.start + len(mine) * number // count for number in range(count + 1)] if count else []
+    batches = [range(first, last) for first, last in itertools.pairwise(cuts)]
+    return [batch if len(batch) else range(0, 1) for batch in batches]
+
+
 def evaluation_loader(
-    dataset: Any, *, rank: int, replicas: int, batch_size: int, **loader_arguments: Any
+    dataset: Any, *, rank: int, replicas: int, batch_size: int, even: bool = False, **loader_arguments: Any
 ) -> DataLoader[Any]:
     """A ``DataLoader`` over one replica's part of ``dataset``, in order; over all replicas every sample comes once.
 
@@ -35,6 +52,9 @@ def evaluation_loader(
     Of an iterable data set every replica reads the whole and keeps every ``replicas``-th run of ``batch_size`` samples.
     With several workers the data set must share itself out among them by ``get_worker_info()``, as for any
     ``DataLoader``, and every replica must have as many workers.
+
+    With ``even`` every replica gets as many batches, for models whose replicas compute hand in hand (FSDP2). One that
+    has no sample of its own for a batch gets the first of all, which is not to be counted: see ``even_batches``.
 
     ``loader_arguments`` go to ``DataLoader`` (``num_workers``, ``collate_fn``, ``pin_memory``, ...). Raises
     ``ConfigError`` for those that would lose or repeat samples.
@@ -53,6 +73,14 @@ def evaluation_loader(
                 f"order: leave {name} out; to evaluate on a part, give torch.utils.data.Subset(dataset, indices)."
             )
         loader_arguments.pop(name, None)
+    if even and isinstance(dataset, IterableDataset):
+        raise ConfigError(
+            "an iterable data set cannot be evaluated with a sharded model: nobody knows how many batches each replica "
+            "will have, and one that has fewer would keep the others waiting. Give a data set with a length."
+        )
+    if even:
+        batches: Any = even_batches(len(dataset), rank=rank, replicas=replicas, batch_size=batch_size)
+        return DataLoader(dataset, batch_sampler=batches, **loader_arguments)
     if isinstance(dataset, IterableDataset):
         part = EveryOther(dataset, run=batch_size, rank=rank, replicas=replicas)
         return DataLoader(part, batch_size=batch_size, **loader_arguments)

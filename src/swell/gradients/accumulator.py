@@ -9,7 +9,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from swell.gradients.norms import WIDE, GroupNorms
+from swell.gradients.placement import copies, is_sharded, local
 from swell.gradients.preconditioner import Preconditioner
+from swell.gradients.sharded import ShardedGradients
 
 ABSENT, DENSE, SPARSE = "0", "1", "2"
 
@@ -25,6 +27,7 @@ class Accumulator:
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
         self.metric = Preconditioner(optimizer)
+        self.shards: ShardedGradients | None = None  # where the model adds its gradients up itself
         self._sizes: list[int] = []
         self.parameters: list[Tensor] = []
         self.norms = GroupNorms([], [])
@@ -41,6 +44,8 @@ class Accumulator:
         self._sums: list[Tensor | None] = [None] * len(self.parameters)
         self._squares: list[tuple[Tensor, float]] = []
         self._preconditioned: list[tuple[Tensor, float]] = []
+        if self.shards is not None:
+            self.shards.clear()
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -59,20 +64,60 @@ class Accumulator:
             if gradient.is_sparse:
                 gradient.mul_(multiplier)
 
-    def take(self, *, multiplier: float, measure: bool, preconditioned: bool) -> None:
-        """Move the gradients that one micro-batch left in ``.grad`` into the sum; ``multiplier`` weighed its loss."""
+    def take(self, *, multiplier: float, measure: bool, preconditioned: bool, round_weight: float = 0.0) -> None:
+        """Move the gradients that one micro-batch left in ``.grad`` into the sum; ``multiplier`` weighed its loss.
+
+        ``round_weight`` is the sum of the multipliers of all replicas in this round, for gradients that come summed.
+        """
         gradients = [p.grad for p in self.parameters]
-        if measure and multiplier > 0:
-            self._squares.append((self.norms.squares(gradients), multiplier))
+        weight = round_weight if self.shards is not None and self.shards.by_rounds else multiplier
+        if measure and weight > 0:
+            own = self._measurable(gradients)
+            self._squares.append((self._norms(own), weight))
             if preconditioned:
-                metric = self.metric.divide(self.parameters, gradients)
-                self._preconditioned.append((self.norms.squares(metric), multiplier))
+                self._preconditioned.append((self._norms(self.metric.divide(self.parameters, own)), weight))
         for parameter in self.parameters:
             parameter.grad = None
         if all(held is None for held in self._sums):
             self._sums = gradients
         else:
             self._add(gradients)
+
+    def _measurable(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
+        """The gradients as this replica may measure them now: those of sharded models were, before they were summed."""
+        if self.shards is None:
+            return gradients
+        if self.shards.alone:
+            return [None if g is None else local(g) for g in gradients]
+        wanted = self.shards.by_rounds
+        return [None if g is None or is_sharded(g) != wanted else local(g) for g in gradients]
+
+    def _norms(self, gradients: list[Tensor | None]) -> Tensor:
+        """Squared norms by group; of pieces that several replicas hold, this replica's part."""
+        squares = self.norms.squares(gradients)
+        return squares / self._copies if self.shards is not None and self.shards.by_rounds else squares
+
+    @property
+    def _copies(self) -> int:
+        return max((copies(p) for p in self.parameters), default=1)
+
+    def sharded_squares(self, *, preconditioned: bool = False) -> Tensor:
+        """This replica's part of the squared norms of sharded gradients, by group, once they are summed."""
+        pieces = [None if held is None or not is_sharded(held) else local(held) for held in self._sums]
+        if preconditioned:
+            pieces = self.metric.divide(self.parameters, pieces)
+        return self.norms.squares(pieces) / self._copies
+
+    def sharded_sums(self) -> list[Tensor]:
+        """This replica's pieces of the sharded sums, in their place."""
+        return [local(held) for held in self._sums if held is not None and is_sharded(held)]
+
+    def whole_squares(self, *, preconditioned: bool = False) -> Tensor:
+        """The squared norms, by group, of gradients in ``.grad`` that every replica holds whole."""
+        held = [None if p.grad is None or is_sharded(p.grad) else p.grad for p in self.parameters]
+        if self.shards is not None and self.shards.by_rounds:
+            held = [None] * len(held)  # what was compared with were sharded ones alone
+        return self.norms.squares(self.metric.divide(self.parameters, held) if preconditioned else held)
 
     def _add(self, gradients: list[Tensor | None]) -> None:
         sums: list[Tensor] = []
@@ -87,6 +132,7 @@ class Accumulator:
             else:
                 if held.dtype in WIDE:
                     held = self._sums[index] = held.to(WIDE[held.dtype])
+                held, gradient = local(held), local(gradient)
                 sums.append(held)
                 fresh.append(gradient if gradient.dtype == held.dtype else gradient.to(held.dtype))
         if sums:
@@ -95,20 +141,25 @@ class Accumulator:
     def small_squares(self, *, preconditioned: bool = False) -> Tensor | None:
         """The sum over micro-batches of ``|m_j g_j|^2 / m_j`` by group, ``m_j`` the loss multiplier."""
         taken = self._preconditioned if preconditioned else self._squares
+        inside = None if self.shards is None else self.shards.small_squares(preconditioned=preconditioned)
         if not taken:
-            return None
+            return inside
         parts = torch._foreach_mul([squares for squares, _ in taken], [1 / multiplier for _, multiplier in taken])
-        return torch.stack(parts).sum(0)
+        own = torch.stack(parts).sum(0)
+        return own if inside is None else own.to(inside.device) + inside
 
     def codes(self) -> str:
         """One character a parameter: whether it has no gradient here, a dense one or a sparse one."""
         return "".join(ABSENT if held is None else SPARSE if held.is_sparse else DENSE for held in self._sums)
 
     def exchanged(self, codes: Sequence[str]) -> list[Tensor]:
-        """The sums that replicas add up, the same list on each: zeros where only other replicas have a gradient."""
+        """The sums that replicas add up, the same list on each: zeros where only other replicas have a gradient.
+
+        Sharded ones are left out: the model has added them up.
+        """
         tensors: list[Tensor] = []
         for index, code in enumerate(codes):
-            if code == ABSENT:
+            if code == ABSENT or is_sharded(self.parameters[index]):
                 continue
             held = self._sums[index]
             if held is None:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from swell.gradients.placement import local
+
 SECOND_MOMENTS = ("exp_avg_sq", "square_avg", "sum")  # Adam and its kin, RMSprop and Adadelta, Adagrad
 WARM_UP_STEPS = 5  # before, the second moment says too little
 
@@ -58,7 +60,7 @@ class Preconditioner:
             count = self._count(parameter, state)
             if count < WARM_UP_STEPS:
                 continue
-            group, second = group_of[parameter], state[key]
+            group, second, gradient = group_of[parameter], local(state[key]), local(gradient)
             corrected = key == "exp_avg_sq" and "betas" in group
             correction = (1 - float(group["betas"][1]) ** count) ** -0.5 if corrected else 1.0
             eps = group.get("eps", 1e-8)

@@ -85,7 +85,7 @@ class Elasticity:
         if mine < max(places) or mine < 0:
             self.faults.reach("join", rank=collective.rank, step=max(0, max(places)))
         if places[source] < 0:
-            if not job._keeper.resume() and collective.size > 1:
+            if not job._keeper.resume() and collective.size > 1 and not job._pace.even:
                 whole.restore(job, share_state(whole.capture(job), collective=collective, source=0))
             return
         if min(places) < places[source]:

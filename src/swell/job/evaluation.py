@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from swell.data.evaluation import evaluation_loader
+from swell.data.evaluation import evaluation_loader, share
 from swell.errors import WorldError
 from swell.job.vote import meet
 from swell.loop.metrics import exchange
@@ -23,7 +23,13 @@ def evaluate(job: Job, dataset: Any, *, batch_size: int, **loading: Any) -> Iter
     while True:
         job.metrics.drop()
         before = job._ending.units
-        yield from evaluation_loader(dataset, rank=job.rank, replicas=job.replicas, batch_size=batch_size, **loading)
+        even = job._pace.even and job.replicas > 1
+        where = {"rank": job.rank, "replicas": job.replicas}
+        loader = evaluation_loader(dataset, batch_size=batch_size, even=even, **where, **loading)
+        if even:
+            yield from _in_step(job, loader, len(dataset))
+        else:
+            yield from loader
         try:
             meet(job.collective)
             exchange(job.metrics, job.collective, job.device)
@@ -34,3 +40,12 @@ def evaluate(job: Job, dataset: Any, *, batch_size: int, **loading: Any) -> Iter
         else:
             job._ending.units += 1
             return
+
+
+def _in_step(job: Job, loader: Iterable[Any], n: int) -> Iterator[Any]:
+    """The batches of a replica that computes hand in hand with others; those that are not its own are not counted."""
+    own = len(share(n, rank=job.rank, replicas=job.replicas))
+    for number, batch in enumerate(loader):
+        job.metrics.muted = number >= own
+        yield batch
+        job.metrics.muted = False

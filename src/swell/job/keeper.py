@@ -16,8 +16,10 @@ from swell.checkpoint.store import Store
 from swell.checkpoint.transfer import pack, share_state, unpack
 from swell.core.events import Saved, Warned
 from swell.job import state as whole
+from swell.runtime.groups import background_collective
 
 if TYPE_CHECKING:
+    from swell.checkpoint.sharded import ShardedStore
     from swell.job.job import Job
 
 
@@ -27,6 +29,7 @@ class Keeper:
     def __init__(self, job: Job, run_dir: Path | None, *, cadence: Cadence, keep: int) -> None:
         self._job, self._cadence = job, cadence
         self._saver: AsyncSaver | None = None
+        self._shards: ShardedStore | None = None
         if run_dir is not None:
             self._store = Store(
                 run_dir, keep=keep, on_warning=self._warn, on_point=lambda point: job._elasticity.reach("save")
@@ -47,28 +50,54 @@ class Keeper:
         if self._saver is not None:
             job = self._job
             state = {**whole.capture(job), "rng": self._everybodys_rng()}
-            about = {"samples": job.samples, "step": job.steps, "name": name, "world_size": job.replicas}
-            if job.is_main and wait:
+            about: dict[str, Any] = {"samples": job.samples, "step": job.steps, "name": name}
+            if self._shards is None:
+                about["world_size"] = job.replicas
+            writes = job.is_main or self._shards is not None
+            if writes and wait:
                 self._saver.save(state, **about)
-            elif job.is_main:
+            elif writes:
                 self._saver.save_async(state, **about)
             if wait:
                 job.collective.barrier()
         self._last = self._mark()
 
+    def _open(self) -> None:
+        """Before the first step: where replicas hold pieces of the model, all of them save, each its own."""
+        job = self._job
+        if self._saver is None or self._shards is not None or not any(trainee.sharded for trainee in job._trainees):
+            return
+        from swell.checkpoint.sharded import ShardedStore  # here, for it is slow to import
+
+        background, group = background_collective(job.collective)
+        self._shards = ShardedStore(self._store, collective=job.collective, background=background, group=group)
+        self._saver = AsyncSaver(self._shards, on_saved=self._saved, on_warning=self._warn)
+
+    def _load_shards(self, shards: ShardedStore) -> dict[str, Any] | None:
+        job, found = self._job, shards.newest()
+        if found is None:
+            return None
+        at_hand = {"trainees": [whole.capture_trainee(trainee) for trainee in job._trainees]}
+        optimizers = {f"trainees[{i}]['optimizer']": trainee.optimizer for i, trainee in enumerate(job._trainees)}
+        return shards.load(found, at_hand, optimizers=optimizers)
+
     def resume(self) -> bool:
         """Go on from the newest complete checkpoint, on however many replicas there are now; False without one."""
         if self._saver is None:
             return False
+        self._open()
         job = self._job
         found = None
-        if job.is_main:
+        if self._shards is not None:
+            found = self._load_shards(self._shards)
+        elif job.is_main:
             newest = self._store.load_newest()
             found = None if newest is None else newest[1]
         there = job.collective.gather_numbers([float(found is not None)])[0][0] > 0
         if not there:
             return False
-        saved = share_state(found, collective=job.collective, source=0)
+        saved = found if self._shards is not None else share_state(found, collective=job.collective, source=0)
+        assert saved is not None
         rngs = saved.pop("rng")
         whole.restore(job, saved)
         job._pace.max_micro = None  # what fitted into the memory of other machines, perhaps

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from swell.core.feasibility import feasible_replicas
-from swell.core.planning import plan, plan_remainder
+from swell.core.planning import plan, plan_remainder, with_equal_rounds
 from swell.core.profile import Profile
 from swell.core.protocols import Policy
 from swell.core.types import Layout, NoiseEstimate, Observation, Plan, StepTimes
@@ -43,6 +43,7 @@ class Pace:
         self._low, self._high = low, high
         self._constant, self._capacity = constant_micro, capacity
         self._exact = type(policy) is Fixed and policy.tolerance == 0
+        self.even = False  # whether replicas compute hand in hand, so that all need as many micro-batches
         self.profile = Profile()
         self.step, self.progress = 0, 0.0
         self.batch, self.batch_since = self.base, 0
@@ -115,7 +116,7 @@ class Pace:
             )
         if split and made.num_micro_batches == 1 and made.global_batch > 1:
             made = plan_remainder(count, replicas, max_micro=-(-count // 2))
-        return made
+        return with_equal_rounds(made) if self.even else made
 
     def _fits(self, batch: int, replicas: int) -> bool:
         if (batch, replicas) != self._tried:

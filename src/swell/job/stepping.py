@@ -15,6 +15,7 @@ from swell.core.moment_average import window_of
 from swell.core.protocols import FinitePolicy
 from swell.core.types import Observation, Plan
 from swell.errors import ConfigError, DataError, LoopError, WorldError
+from swell.gradients.placement import is_sharded
 from swell.job.checks import check_loss, describe
 from swell.job.ending import Ending
 from swell.job.memory import Memory, is_out_of_memory
@@ -58,6 +59,13 @@ class Stepping:
         if any(other.optimizer is trainee.optimizer for other in others):
             raise ConfigError("this optimizer was given to job.wrap twice. Wrap each optimizer once.")
         collective = self._job.collective
+        if trainee.sharded:
+            if self._job._world.elastic:
+                raise ConfigError(
+                    "an FSDP2 model cannot be resized in place: a worker that is lost takes its shards with it. Use "
+                    "`swell run --engine torchrun`, which goes on from the newest checkpoint on any number of workers."
+                )
+            self._job._pace.even = True
         if collective.size > 1 and not self._job._world.elastic:
             agree_on_text(
                 collective,
@@ -65,7 +73,7 @@ class Stepping:
                 describe(trainee),
                 "Build the same model with the same settings on every replica.",
             )
-            state = [*trainee.model.parameters(), *trainee.model.buffers()]
+            state = [t for t in (*trainee.model.parameters(), *trainee.model.buffers()) if not is_sharded(t)]
             collective.broadcast_tensors([tensor.detach() for tensor in state], source=0)
 
     def expect(self, total_samples: int | None) -> None:
@@ -182,6 +190,7 @@ class Stepping:
         multiplier = step.multiplier(None if weight is None else float(weight))
         for trainee in trainees:
             trainee.add_loss(loss, multiplier)
+            trainee.expect(multiplier, measured=step.measured, again=step.backwards > 0)
         scaled = loss * multiplier
         scaler = trainees[0].scaler
         if scaler is not None:
@@ -242,7 +251,10 @@ class Stepping:
         micro = step.mine[index]
         multiplier = micro.weight if not step.weighted else (step.weight or 0.0) / step.plan.global_batch
         trainee.accumulator.take(
-            multiplier=multiplier, measure=step.measured, preconditioned=trainee.wants_preconditioned
+            multiplier=multiplier,
+            measure=step.measured,
+            preconditioned=trainee.wants_preconditioned,
+            round_weight=step.round_weight(index),
         )
 
     @contextmanager
@@ -274,8 +286,11 @@ class Stepping:
         job, number = self._job, self._number(trainee)
         ledger = job._ledger
         votes = self._updater.vote(
-            job.collective, step, trainee, number, self._flags(), self._ending.last_s, self._memory.limit
+            job.collective, step, trainee, number, self._flags(), self._ending.last_s, self._memory.limit, clip
         )
+        if not step.mine:  # this replica had no sample, but clips the sum as the others do
+            clip = trainee.clip_as(max(votes, key=lambda vote: abs(vote.clip)).clip)
+        trainee.last_clip = clip
         job._pace.agree_on_memory(vote.fits for vote in votes)
         if any(vote.failed for vote in votes):
             self._ending.abandon(step, "a replica could not compute its share", redone=True)

@@ -12,10 +12,12 @@ from torch.optim import Optimizer
 
 from swell.core.moment_average import RECENT, MomentAverage
 from swell.core.protocols import Collective, Rule
-from swell.core.types import Factors, Moments, NoiseEstimate, ScaleState
+from swell.core.types import Factors, Moments, NoiseEstimate, Plan, ScaleState
+from swell.errors import LoopError
 from swell.gradients.accumulator import DENSE, Accumulator
 from swell.gradients.factors import BiasClock, scaled
 from swell.gradients.readings import LateReadings
+from swell.gradients.sharded import ShardedGradients, sharded_modules
 from swell.loop.schedule import Schedule
 from swell.rules.metric import needs_preconditioned
 
@@ -51,6 +53,10 @@ class Trainee:
         self.model, self.optimizer, self.rule = model, optimizer, rule
         self.scaler, self.schedule = scaler, schedule
         self.accumulator = Accumulator(optimizer)
+        modules = sharded_modules(model)
+        if modules:
+            self.accumulator.shards = ShardedGradients(modules, optimizer, self.accumulator.metric)
+        self._big: Tensor | None = None  # squared norms of sharded gradients, summed over replicas
         self.noise = MomentAverage(base_batch=base_batch, share=RECENT)
         self.preconditioned_noise = MomentAverage(base_batch=base_batch, share=RECENT)
         self.clock = BiasClock()
@@ -58,9 +64,28 @@ class Trainee:
         self._watch = _StepWatch(optimizer)
         self._base_batch = base_batch
         self._readings: LateReadings[Measured] = LateReadings(exact=exact)
+        self.last_clip: Clip | None = None
         self.tells_loss = True  # whether the loop hands over its losses, for the log
         self._loss: Tensor | None = None
         self._samples_measured = 0
+
+    @property
+    def sharded(self) -> bool:
+        """Whether replicas hold pieces of the model (FSDP2)."""
+        return self.accumulator.shards is not None
+
+    def small_batches(self, plan: Plan) -> int:
+        """How many gradients are compared in a measured step of this plan."""
+        shards = self.accumulator.shards
+        count = plan.accumulation if shards is not None and shards.by_rounds else plan.num_micro_batches
+        return count if count > 1 else 0
+
+    def expect(self, multiplier: float, *, measured: bool, again: bool) -> None:
+        """A backward pass of a loss with this weight is next; ``again`` if the same micro-batch had one before."""
+        if self.accumulator.shards is not None:
+            self.accumulator.shards.expect(multiplier, measure=measured, preconditioned=self.wants_preconditioned)
+            if again:  # each pass is summed by itself, and squares of parts are not the square of a sum
+                self.accumulator.shards.whole = False
 
     @property
     def wants_preconditioned(self) -> bool:
@@ -88,12 +113,15 @@ class Trainee:
         ``share`` divides what explicit weights left to divide.
         """
         sums = self.accumulator.exchanged(codes)
-        device = sums[0].device if sums else torch.device("cpu")
+        device = next((p.device for p in self.accumulator.parameters), torch.device("cpu"))
         figures = self._figures(measured, device)
-        collective.sum_tensors([*sums, figures, *extras])
+        big = self._sharded_squares(device) if measured and self.sharded else figures[:0]
+        told = torch.cat([figures, big])
+        collective.sum_tensors([*sums, told, *extras])
+        figures, self._big = told[: len(figures)], told[len(figures) :]
         if share != 1:
-            torch._foreach_mul_(sums, share)
-            figures = figures * share
+            torch._foreach_mul_([*sums, *self.accumulator.sharded_sums()], share)
+            figures, self._big = figures * share, self._big * share**2
         self.accumulator.release(codes)
         return figures
 
@@ -106,7 +134,16 @@ class Trainee:
             if self.wants_preconditioned:
                 wanted.append(self.accumulator.small_squares(preconditioned=True))
             parts += [torch.zeros(groups, device=device) if part is None else part.to(device) for part in wanted]
+            if self.accumulator.shards is not None and not self.accumulator.shards.whole:
+                parts[1:] = [part * torch.nan for part in parts[1:]]  # dropped, and counted, by all replicas
         return torch.cat([part.double() for part in parts])
+
+    def _sharded_squares(self, device: torch.device) -> Tensor:
+        """This replica's part of the squared norms of the summed gradient, plain and in Adam's metric."""
+        parts = [self.accumulator.sharded_squares()]
+        if self.wants_preconditioned:
+            parts.append(self.accumulator.sharded_squares(preconditioned=True))
+        return torch.cat([part.to(device).double() for part in parts])
 
     def codes(self) -> str:
         """Which gradients this replica has."""
@@ -124,13 +161,14 @@ class Trainee:
     def read(self, figures: Tensor, scale: Tensor | None, measured: bool, belongs: Measured) -> None:
         """Measure the summed gradient and hand the step's figures on to the moments, now or one step late."""
         if measured:
-            gradients = [p.grad for p in self.accumulator.parameters]
-            squares = [self.accumulator.norms.squares(gradients)]
+            squares = [self.accumulator.whole_squares()]
             if belongs.preconditioned:
-                metric = self.accumulator.metric.divide(self.accumulator.parameters, gradients)
-                squares.append(self.accumulator.norms.squares(metric))
-            small = figures[1:] if scale is None else figures[1:] / scale.double().to(figures.device) ** 2
-            figures = torch.cat([figures[:1], small, *(s.double().to(figures.device) for s in squares)])
+                squares.append(self.accumulator.whole_squares(preconditioned=True))
+            unscaled = 1.0 if scale is None else scale.double().to(figures.device) ** 2
+            big = torch.cat([s.double().to(figures.device) for s in squares])
+            if self._big is not None and self._big.numel():
+                big = big + self._big / unscaled
+            figures = torch.cat([figures[:1], figures[1:] / unscaled, big])
         for values, payload in self._readings.push(figures, belongs):
             self._learn(values, payload)
 
@@ -194,6 +232,17 @@ class Trainee:
             if self._watch.stepped:
                 self.accumulator.metric.stepped()
             return self._watch.stepped
+
+    def clip_as(self, said: float) -> Clip | None:
+        """What other replicas clip by, for one whose loop had nothing to do in this step."""
+        if said >= 0:
+            return said or None
+        if callable(self.last_clip):
+            return self.last_clip
+        raise LoopError(
+            "this replica has no sample in its first step, and cannot know the function that the others clip gradients "
+            "with. Pass a number as clip=, or use fewer replicas than the data set has samples."
+        )
 
     def clear(self) -> None:
         """Forget the step's gradients and loss."""

@@ -60,8 +60,9 @@ class TrainingLoader:
                     self._failing.place.copy_(torch.tensor([job.rank, job.steps]))
                 for index in range(len(step.mine)):
                     batch = self._fetch(step, index)
-                    step.hand_out(index)
+                    job.metrics.muted = step.hand_out(index).weight == 0
                     yield batch
+                    job.metrics.muted = False
                     step.require_finished()
                     if step.ended or step.spoiled is not None:
                         break

@@ -14,7 +14,7 @@ from swell.core.protocols import Collective
 from swell.core.types import Factors
 from swell.errors import LossError
 from swell.job.trainee import Clip, Measured, Trainee
-from swell.job.vote import Vote, hold
+from swell.job.vote import Vote, as_number, hold
 from swell.loop.metrics import Metrics, agreed_names
 from swell.loop.step import StepInProgress
 
@@ -60,6 +60,7 @@ class Updater:
         flags: tuple[bool, bool, bool],
         last_s: float,
         fits: float,
+        clip: Clip | None = None,
     ) -> list[Vote]:
         """Tell the others how this replica fares, and hear how they do."""
         weighted = -1.0 if step.weighted is None else float(step.weighted)
@@ -78,6 +79,7 @@ class Updater:
             pending=pending,
             due=due,
             last_s=last_s,
+            clip=as_number(clip),
             fits=fits,
         )
         return hold(collective, mine)
@@ -105,7 +107,7 @@ class Updater:
         if loss is not None:
             return Outcome(stepped=False, reason=f"the loss was {loss}", redo=False)
         belongs = Measured(
-            num_micro_batches=step.plan.num_micro_batches if step.measured else 0,
+            num_micro_batches=trainee.small_batches(step.plan) if step.measured else 0,
             batch=step.plan.global_batch,
             samples_between=position.samples_between,
             preconditioned=trainee.wants_preconditioned,

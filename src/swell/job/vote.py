@@ -26,6 +26,7 @@ class Vote:
     pending: float  # 1 if another world was announced
     due: float  # 1 if a checkpoint is due by this replica's clock
     last_s: float  # what the whole step before took here; 0 where there was none
+    clip: float  # the largest gradient norm asked for; 0 for none, -1 for a function
     fits: float  # the largest micro-batch that this replica's memory holds; infinite where it is not known
 
 
@@ -89,3 +90,8 @@ def _first_difference(one: str, other: str) -> tuple[str, str]:
     longer = lines if len(lines) > len(others) else others
     extra = longer[min(len(lines), len(others))]
     return (extra, "nothing") if longer is lines else ("nothing", extra)
+
+
+def as_number(clip: object) -> float:
+    """How a vote says what was asked for."""
+    return 0.0 if clip is None else -1.0 if callable(clip) else float(clip)  # pyright: ignore[reportArgumentType]

@@ -27,6 +27,7 @@ class Metrics:
     def __init__(self) -> None:
         self._pending: dict[str, Tensor] = {}
         self._committed: dict[str, Tensor] = {}
+        self.muted = False  # while this replica computes only to keep step with others
         self.reads = 0  # how often results were asked for and counting began again
         self._read: dict[str, float] = {}  # what they were the last time
         self._repeats = 0  # reads that others have made and this replica has not
@@ -53,6 +54,8 @@ class Metrics:
         self._add(name, correct, torch.as_tensor(float(targets.numel()), dtype=torch.float64, device=correct.device))
 
     def _add(self, name: str, total: Tensor, weight: Tensor) -> None:
+        if self.muted:
+            return
         entry = torch.stack([total, weight.to(total.device)])
         held = self._pending.get(name)
         self._pending[name] = entry if held is None else held + entry.to(held.device)

@@ -47,6 +47,12 @@ class StepInProgress:
         """Whether the micro-batch that is out is this replica's last."""
         return self.index >= len(self.mine) - 1
 
+    def round_weight(self, index: int) -> float:
+        """The weight of micro-batch ``index`` of all replicas together; 0 where explicit weights leave that unknown."""
+        if self.weighted:
+            return 0.0
+        return sum(share[index].weight for share in self.plan.shares if index < len(share))
+
     def hand_out(self, index: int) -> MicroBatch:
         """Note that the user now holds micro-batch ``index``."""
         self.index, self.backwards, self.weight = index, 0, None

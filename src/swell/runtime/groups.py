@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
+from swell.core.protocols import Collective
 from swell.errors import ConfigError, WorldError
 from swell.runtime.collective import TorchCollective
 from swell.runtime.failures import lost_peers_as_world_errors
@@ -75,6 +76,18 @@ def wrap_default_group(device: torch.device, *, timeout_s: float) -> TorchCollec
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
     assert isinstance(control, dist.ProcessGroup)  # every rank is a member of it
     return TorchCollective(group, control, device)
+
+
+def background_collective(collective: Collective) -> tuple[Collective, dist.ProcessGroup | None]:
+    """The same replicas over a gloo group used for nothing else, and that group; alone, the collective itself.
+
+    For what is said on another thread: it would otherwise meet training's messages. Every replica calls it.
+    """
+    if not isinstance(collective, TorchCollective):
+        return collective, None
+    group = dist.new_group(backend="gloo")
+    assert isinstance(group, dist.ProcessGroup)  # every rank is a member of it
+    return TorchCollective(group), group
 
 
 def set_timeout(collective: TorchCollective, timeout: timedelta) -> None:
