@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from swell.runtime.faults import fail_at
-from tests.job.elastic_history import EPOCHS, N, History, check, play
+from tests.job.elastic_history import EPOCHS, History, N, check, play
 
 HISTORIES = int(os.environ.get("SWELL_HISTORIES", "50"))
 SEED = int(os.environ.get("SWELL_HISTORIES_SEED", "0"))

@@ -1,4 +1,4 @@
-"""A real supervised run whose workers are forked and not started: the same supervisor, but no import of torch for each."""
+"""A real supervised run whose workers are forked, not started: the same supervisor, and no import of torch for each."""
 
 from __future__ import annotations
 

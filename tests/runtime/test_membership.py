@@ -322,6 +322,18 @@ def test_the_end_of_training_ends_the_run_and_sends_newcomers_home() -> None:
     assert run.ended == 0
 
 
+def test_a_newcomer_that_waits_for_members_who_have_finished_is_sent_home() -> None:
+    run = settled("1:4", 1)
+    run.do(run.members.resize(2, run.now))
+    run.move(2)
+    run.tick(PATIENCE.linger_s)
+    run.move(2)  # begins to form a world with worker 1, which comes to its end instead
+    run.do(run.members.done(1, run.now))
+    run.exit(1, 0)
+    run.settle()
+    assert run.ended == 0
+
+
 def test_on_failure_stop_saves_and_reports_the_failure() -> None:
     run = settled(target=3, on_failure="stop")
     run.exit(2, 9)

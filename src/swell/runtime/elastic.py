@@ -82,7 +82,7 @@ class ElasticWorld:
         return self._collective is not None
 
     def pending(self) -> bool:
-        """Whether another generation was announced, or must be; also counts as a sign that this worker makes progress."""
+        """Whether another generation was announced, or must be; also counts as a sign of progress."""
         self._link.step()
         newest = self._link.newest
         return self.interim or (newest is not None and newest.number > self.generation)

@@ -286,7 +286,8 @@ class Membership:
         newest, workers = self.generation, list(self.workers.values())
         actions: list[Action] = []
         if self.finishing or (self.stopping and self._saved):  # the members are on their way out, each at its own pace
-            idle = [w for w in workers if w.member not in newest.members or w.left == newest.number]
+            waits = [w for w in workers if w.left == newest.number or w.formed < w.joined]  # for those who are gone
+            idle = [w for w in workers if w.member not in newest.members or w in waits]
             return [action for worker in idle for action in self._release(worker, "the run has ended")]
         if self.stopping:
             # Only those that never joined: a spare that did may be all that is left when the members are lost.
