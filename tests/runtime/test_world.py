@@ -44,6 +44,22 @@ def test_under_torchrun_the_group_is_made_and_destroyed(size: int) -> None:
         assert seen == {"size": size, "sum": size, "nodes": 1, "left behind": False}
 
 
+def open_again_and_again() -> list[float]:
+    sums = []
+    for _ in range(4):
+        world = open_world("cpu")
+        tensor = torch.ones(2)
+        world.collective.sum_tensors([tensor])
+        sums.append(tensor[0].item())
+        world.close()
+    return sums
+
+
+@pytest.mark.distributed
+def test_a_script_may_open_one_world_after_another() -> None:
+    assert run_processes(2, open_again_and_again) == [[2.0] * 4] * 2
+
+
 def adopt() -> tuple[int, bool]:
     dist.init_process_group("gloo")
     world = open_world("cpu")

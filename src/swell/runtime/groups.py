@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from datetime import timedelta
 
@@ -39,6 +40,9 @@ def choose_device(device: torch.device | str, *, local_rank: int, backend: str |
     return torch.device("cuda", local_rank % count)
 
 
+_GROUPS = itertools.count()  # made by this process; every member has made as many
+
+
 def choose_backend(device: torch.device, backend: str | None) -> str:
     """The backend asked for, else NCCL for CUDA devices where torch has it, and gloo for everything else."""
     if backend is not None:
@@ -62,9 +66,10 @@ def join_default_group(
         torch.cuda.set_device(device)
     with lost_peers_as_world_errors("forming the world"):
         if store is None:
-            dist.init_process_group(backend, timeout=timeout, device_id=bound)
-        else:
-            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout, device_id=bound)
+            shared, rank, size = next(dist.rendezvous("env://", timeout=timeout))
+            # A job after another would otherwise find, under the same names, the addresses of the group before.
+            store = dist.PrefixStore(f"swell/{next(_GROUPS)}", shared)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout, device_id=bound)
         return wrap_default_group(device, timeout_s=timeout_s)
 
 
