@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from swell.core.counts import whole_number
-from swell.core.protocols import Rule, Sink
+from swell.core.protocols import Sink
 from swell.core.types import NoiseEstimate
 from swell.errors import ConfigError, DataError, LoopError
 from swell.integrations.keras import live
@@ -22,6 +22,7 @@ from swell.integrations.keras.announcer import Announcer
 from swell.integrations.keras.conductor import Conductor
 from swell.integrations.keras.control import PLAIN, Control, control
 from swell.integrations.keras.devices import devices_of, processes, workers_of
+from swell.integrations.keras.hyperparameters import rule_for
 from swell.integrations.keras.keeper import Keeper
 from swell.integrations.keras.optimizer import ElasticOptimizer
 from swell.integrations.keras.refusals import (
@@ -34,7 +35,7 @@ from swell.integrations.keras.refusals import (
 from swell.integrations.keras.sources import ClassWeighted, as_source
 from swell.integrations.keras.step import Step
 from swell.policies import as_policy
-from swell.rules import as_rule, auto, suits
+from swell.rules import as_rule
 from swell.rules.metric import needs_preconditioned
 
 
@@ -95,7 +96,7 @@ class Elastic(keras.callbacks.Callback):
         self._world: Any = None  # processes with a share each
         self._workers: Any = None  # processes that compute each pass together
         self._step: Step | None = None
-        self._passes_left = 0
+        self._passes_left, self._begun = 0, False
         self._began_s = 0.0
         self._quiet: Any = None
 
@@ -105,7 +106,7 @@ class Elastic(keras.callbacks.Callback):
         """Wrap an optimizer, given as Keras takes it: an object, a name such as ``"adam"``, a configuration dict."""
         wrapped = ElasticOptimizer(inner, measured=self._every is not None)
         self._world, self._workers = processes(), workers_of(wrapped)
-        self.rule = self._rule_for(wrapped.inner)
+        self.rule = rule_for(self._rule_given, wrapped.inner)
         wrapped.follow(self.rule, preconditioned=needs_preconditioned(self.rule), exchange=self._world)
         self._optimizer = wrapped
         if self._conductor is not None:
@@ -244,7 +245,7 @@ class Elastic(keras.callbacks.Callback):
         if self._world is not None:
             self._world.broadcast([*self.model.variables, *optimizer.inner.variables])
         optimizer.begin_step()
-        self._step, self._passes_left = None, 0
+        self._step, self._passes_left, self._begun = None, 0, False
         live.write(self.model, optimizer._place, 0)
         self._tell(PLAIN)
         if self.params.get("epochs"):
@@ -267,33 +268,45 @@ class Elastic(keras.callbacks.Callback):
         conductor.restart()
         optimizer.begin_step()
         live.write(self.model, optimizer._place, 0)  # the epoch before may have been left halfway through a step
-        self._step, self._passes_left = None, 0
+        self._step, self._passes_left, self._begun = None, 0, False
+        self._began_s = time.perf_counter()
         epochs = self.params.get("epochs")
         self._announcer.epoch_started(conductor, epoch=epoch, epochs=epochs, optimizer=optimizer)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self._step is not None:
-            return
-        conductor, _ = self._ready()
-        step = conductor.step_to_train()
-        if step is None:
-            return  # the epoch is over, as Keras is about to find out
-        self._step, self._passes_left = step, len(step.passes)
-        weights = [one.weight for one in step.passes]
-        self._tell(control(weights, step.factors, effective_step=step.effective_step))
+        self._settle()
+        if self._step is None:
+            conductor, _ = self._ready()
+            step = conductor.step_to_train()
+            if step is None:
+                return  # the epoch is over, as Keras is about to find out
+            self._step, self._passes_left = step, len(step.passes)
+            weights = [one.weight for one in step.passes]
+            self._tell(control(weights, step.factors, effective_step=step.effective_step))
+        self._begun = True
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def _settle(self) -> None:
+        """Count the pass that was begun last, now that it is trained, and its step if it was the last of it.
+
+        Not in ``on_train_batch_end``: for a callback that has one, Keras waits for the device in every pass to show it
+        the metrics.
+        """
         step = self._step
-        if step is None:
-            raise LoopError("a pass was trained that swell did not hand out. Give fit elastic.data(...) as x.")
+        if not self._begun or step is None:
+            return
+        self._begun = False
         if self._ready()[0].unread(step):
             raise LoopError("fit trains on data swell did not give it. Call model.fit(elastic.data(x, y), ...).")
         self._passes_left -= 1
         if self._passes_left == 0:
-            self._commit(step)
             self._step = None
+            self._commit(step)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._settle()  # so that validation is no part of the step's time
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._settle()
         conductor, _ = self._ready()
         if logs is not None:
             logs.update(self._figures())
@@ -376,15 +389,3 @@ class Elastic(keras.callbacks.Callback):
         if self._conductor is None or self._optimizer is None:
             raise LoopError("fit was not given elastic.data. Call model.fit(elastic.data(x, y), callbacks=[elastic]).")
         return self._conductor, self._optimizer
-
-    def _rule_for(self, inner: Any) -> Rule:
-        name = type(inner).__name__
-        if name == "Adam" and inner.weight_decay:
-            name = "AdamW"  # Keras's weight decay is decoupled on every optimizer
-        if self._rule_given == "auto":
-            return auto(name)
-        rule = as_rule(self._rule_given)
-        unsuited = suits(rule, name)
-        if unsuited:
-            warnings.warn(unsuited, stacklevel=3)
-        return rule

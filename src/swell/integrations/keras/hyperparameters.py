@@ -1,14 +1,16 @@
-"""A rule's factors on a Keras optimizer while it applies one update, and everything put back afterwards."""
+"""Rules on Keras optimizers: the one that is meant, and its factors held while one update is applied."""
 
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from swell.core.protocols import Rule
 from swell.core.types import Factors, Moments, ScaleState
+from swell.rules import as_rule, auto, suits
 
 # Which of an optimizer's attributes each factor reaches, and how: "times" multiplies, "power" is an exponent.
 _REACH: dict[str, tuple[tuple[str, ...], str]] = {
@@ -18,6 +20,20 @@ _REACH: dict[str, tuple[tuple[str, ...], str]] = {
     "momentum_power": (("momentum",), "power"),
     "ema_power": (("ema_momentum",), "power"),
 }
+
+
+def rule_for(given: Any, inner: Any) -> Rule:
+    """The rule that a user's choice means for this optimizer, with a warning where it does not suit it."""
+    name = type(inner).__name__
+    if name == "Adam" and inner.weight_decay:
+        name = "AdamW"  # Keras's weight decay is decoupled on every optimizer
+    if given == "auto":
+        return auto(name)
+    rule = as_rule(given)
+    unsuited = suits(rule, name)
+    if unsuited:
+        warnings.warn(unsuited, stacklevel=4)
+    return rule
 
 
 def moving(rule: Rule, inner: Any) -> frozenset[str]:
