@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import swell
-from swell.cli import demo, explain, noise, plan, resize, resume, run, status, stop, tune
+from swell.cli import chaos, demo, explain, noise, plan, resize, resume, run, status, stop, tune
 from swell.cli.command import Command
 from swell.cli.parser import Parser
 from swell.errors import SwellError
@@ -25,6 +25,7 @@ COMMANDS: dict[str, Command] = {
     "resize": resize.COMMAND,
     "stop": stop.COMMAND,
     "resume": resume.COMMAND,
+    "chaos": chaos.COMMAND,
 }
 
 

@@ -6,6 +6,7 @@ import argparse
 import math
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ from swell.cli.command import Command
 from swell.errors import ConfigError
 
 
-def _options(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser, *, max_restarts: int = 3) -> None:
+    """The options of a run; the script and its own arguments come last."""
     add = parser.add_argument
     add("--workers", default="1", metavar="N", help="allowed numbers: 4, 1:8, 2:16:2 or 2,4,8 (default: 1)")
     add("--start", type=int, metavar="N", help="workers to begin with (default: as many as devices or cores allow)")
     add("--run-dir", metavar="DIR", help="folder of control socket and logs (default: runs/ and the script's name)")
     add("--engine", choices=["inplace", "torchrun"], default="inplace", help="how the world changes (default: inplace)")
-    add("--max-restarts", type=int, default=3, metavar="N", help="faults that are made good; resizes are free (3)")
+    budget = f"faults that are made good; resizes are free ({max_restarts})"
+    add("--max-restarts", type=int, default=max_restarts, metavar="N", help=budget)
     add(
         "--on-worker-failure",
         choices=["restart", "shrink", "stop"],
@@ -45,18 +48,27 @@ def _run(args: Namespace) -> int:
     return start(options)
 
 
-def start(options: dict[str, Any]) -> int:
-    """Start or resume a run from the values of its options; returns the exit status."""
+def folder_of(args: Namespace) -> Path:
+    """The run's folder: the one given, or one named after the script."""
+    stem = args.script.replace(".", "/") if args.module else args.script
+    return Path(args.run_dir or Path("runs") / Path(stem).stem)
+
+
+def start(options: dict[str, Any], *, variables: Mapping[str, str] | None = None) -> int:
+    """Start or resume a run from the values of its options; returns the exit status.
+
+    ``variables`` are added to the environment of its workers, this time only.
+    """
     args = Namespace(**options)
     command = [sys.executable, *(["-m"] if args.module else []), args.script, *args.arguments]
     if not args.module and not Path(args.script).is_file():
         raise ConfigError(f"script {args.script!r} is not there. Give the path of a Python file, or -m and a module.")
     if args.engine == "torchrun":
         return _with_torchrun(args, command[1:])
-    return _in_place(args, command, options)
+    return _in_place(args, command, options, variables or {})
 
 
-def _in_place(args: Namespace, command: list[str], options: dict[str, Any]) -> int:
+def _in_place(args: Namespace, command: list[str], options: dict[str, Any], variables: Mapping[str, str]) -> int:
     from swell.runtime.environment import count_places
     from swell.runtime.roster import Patience
     from swell.runtime.rundir import RunDir
@@ -72,8 +84,7 @@ def _in_place(args: Namespace, command: list[str], options: dict[str, Any]) -> i
     sizes = parse_sizes(args.workers)
     trace = None if args.trace is None else read_worker_trace(args.trace).faster(args.trace_speed)
     first = sizes.nearest_below(count_places() if trace is None else trace.at(0))
-    stem = args.script.replace(".", "/") if args.module else args.script
-    run_dir = Path(args.run_dir or Path("runs") / Path(stem).stem)
+    run_dir = folder_of(args)
     patience = Patience(
         hang_s=args.hang_timeout,
         stall_s=math.inf if args.stall_timeout is None else args.stall_timeout,
@@ -91,6 +102,7 @@ def _in_place(args: Namespace, command: list[str], options: dict[str, Any]) -> i
         trace=trace,
         trace_removals=args.trace_removals,
         show=args.show,
+        variables=variables,
     )
     folder = RunDir(run_dir)
     record = {"options": {**options, "run_dir": str(run_dir.resolve())}, "folder": str(Path.cwd())}
@@ -127,6 +139,6 @@ COMMAND = Command(
         "Ctrl-C, 2 when the request cannot be met, otherwise that of the worker that failed (128 + signal if killed)."
     ),
     example="swell run --workers 1:8 --run-dir runs/digits train.py --epochs 10",
-    options=_options,
+    options=add_options,
     run=_run,
 )

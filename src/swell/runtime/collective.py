@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 
-from swell.errors import ConfigError
+from swell.errors import ConfigError, WorldError
 from swell.runtime.failures import lost_peers_as_world_errors
 
+_LOOK = timedelta(seconds=0.5)  # how long a wait lasts before it is asked whether a peer is known to be gone
 BUCKET_BYTES = 32 * 2**20  # tensors travel together up to this much, so that the copy they need stays small
 
 
@@ -67,6 +69,10 @@ class TorchCollective:
     Numbers, text and CPU tensors travel over ``control_group``, a group of CPU workers with the same ranks, so that
     nothing said between replicas waits for the device; tensors on a device travel over ``group``. With gloo both may be
     one group, but a second one lets numbers overtake gradients. Every lost peer surfaces as ``WorldError``.
+
+    Once in a while gloo (torch 2.13) misses that a peer has closed its connection and waits for it until the time-out.
+    Whoever knows that a peer is gone sets ``lost``, and the wait is given up; ``stuck`` then says that a thread of gloo
+    is still in it.
     """
 
     def __init__(
@@ -78,6 +84,8 @@ class TorchCollective:
         self.group = group
         self.control_group = group if control_group is None else control_group
         self.device = torch.device(device)
+        self.lost = False
+        self.stuck = False
         self.underway: Callable[[], None] | None = None  # called while tensors are on their way, to fail there
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
@@ -100,7 +108,7 @@ class TorchCollective:
         rows = [torch.empty_like(mine) for _ in range(self.size)]
         with lost_peers_as_world_errors("gathering numbers"):
             work = dist.all_gather(rows, mine, group=self.control_group, async_op=True)
-        return _Gathering(work, rows, mine)
+        return _Gathering(self, work, rows, mine)
 
     def gather_text(self, text: str) -> list[str]:
         """Every rank's text, in rank order; lengths may differ."""
@@ -115,7 +123,7 @@ class TorchCollective:
             mine[: len(encoded)] = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
         rows = [torch.empty_like(mine) for _ in range(self.size)]
         with lost_peers_as_world_errors("gathering text"):
-            dist.all_gather(rows, mine, group=self.control_group)
+            self.finish(dist.all_gather(rows, mine, group=self.control_group, async_op=True))
         return [bytes(row[:length].numpy()).decode() for row, length in zip(rows, lengths, strict=True)]
 
     @torch.no_grad()
@@ -133,7 +141,7 @@ class TorchCollective:
             ]
             if self.underway is not None:
                 self.underway()
-            _land(flights)
+            self._land(flights)
 
     @torch.no_grad()
     def broadcast_tensors(self, tensors: Sequence[torch.Tensor], *, source: int) -> None:
@@ -147,20 +155,51 @@ class TorchCollective:
                 group = self._group_of(flat)
                 root = dist.get_global_rank(group, source)
                 flights.append((bucket, flat, dist.broadcast(flat, src=root, group=group, async_op=True)))
-            _land(flights)
+            self._land(flights)
 
     def barrier(self) -> None:
         """Return once every rank has called it; the device is not waited for."""
         if self.size > 1:
             with lost_peers_as_world_errors("waiting for the others"):
-                dist.all_reduce(torch.zeros(1), group=self.control_group)
+                self.finish(dist.all_reduce(torch.zeros(1), group=self.control_group, async_op=True))
+
+    def finish(self, work: dist.Work | None, *, on_device: bool = False) -> None:
+        """Wait until an exchange is done; one on a device is only queued, and never waited for here."""
+        if work is None:
+            return
+        if on_device:
+            work.wait()
+            return
+        while True:
+            try:
+                work.wait(_LOOK)
+                return
+            except RuntimeError:
+                if work.is_completed():
+                    raise
+                if self.lost:
+                    self.stuck = True
+                    raise WorldError(
+                        "a worker was lost and the exchange with it did not end. The world must be formed anew."
+                    ) from None
+
+    def _land(self, flights: Sequence[Flight]) -> None:
+        """Wait for what is under way and copy it back to where it came from."""
+        for bucket, flat, work in flights:
+            self.finish(work, on_device=flat.device.type != "cpu")
+            if bucket:
+                for tensor, piece in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
+                    tensor.copy_(piece.view_as(tensor))
 
     def _group_of(self, tensor: torch.Tensor) -> dist.ProcessGroup:
         return self.control_group if tensor.device.type == "cpu" else self.group
 
 
 class _Gathering:
-    def __init__(self, work: dist.Work | None, rows: list[torch.Tensor], mine: torch.Tensor) -> None:
+    def __init__(
+        self, among: TorchCollective, work: dist.Work | None, rows: list[torch.Tensor], mine: torch.Tensor
+    ) -> None:
+        self._among = among
         self._work = work
         self._rows = rows
         self._mine = mine  # gloo reads it until the work is done
@@ -169,8 +208,7 @@ class _Gathering:
     def wait(self) -> list[list[float]]:
         if self._numbers is None:
             with lost_peers_as_world_errors("gathering numbers"):
-                if self._work is not None:
-                    self._work.wait()
+                self._among.finish(self._work)
             self._numbers = [row.tolist() for row in self._rows]
         return self._numbers
 
@@ -204,16 +242,6 @@ def _buckets(tensors: Sequence[torch.Tensor]) -> Iterator[Bucket]:
             bucket.append(tensor)
             held += size
         yield bucket
-
-
-def _land(flights: Iterable[Flight]) -> None:
-    """Wait for what is under way and copy it back to where it came from."""
-    for bucket, flat, work in flights:
-        if work is not None:
-            work.wait()
-        if bucket:
-            for tensor, piece in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
-                tensor.copy_(piece.view_as(tensor))
 
 
 def _check_source(source: int, size: int) -> None:

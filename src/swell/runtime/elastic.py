@@ -25,6 +25,7 @@ from swell.runtime.groups import (
     choose_backend,
     choose_device,
     join_default_group,
+    keep_for_ever,
     leave_default_group,
     set_timeout,
 )
@@ -188,6 +189,8 @@ class ElasticWorld:
         """Cut every connection of the present group, so that no neighbour waits for us, and forget it."""
         with self._lock:
             self._connections.sever()
+            if self._collective is not None and self._collective.stuck:
+                keep_for_ever(self._collective)
             self._collective = None
         abort_default_group(self._backend)
 
@@ -197,6 +200,7 @@ class ElasticWorld:
             if self._collective is None or set(self._members) <= set(generation.alive):
                 return
             self._connections.sever()
+            self._collective.lost = True
             if self._backend == "nccl":
                 with contextlib.suppress(Exception):  # the main thread reports what is wrong with the group
                     self._collective.group._get_backend(self.device).abort()

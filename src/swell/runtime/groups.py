@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import sys
 from datetime import timedelta
@@ -119,6 +120,12 @@ def abort_default_group(backend: str) -> None:
         abort()
     else:
         dist.destroy_process_group()
+
+
+def keep_for_ever(collective: TorchCollective) -> None:
+    """Never let go of groups in which a thread of gloo is stuck: their end would wait for it until its time-out."""
+    for group in (collective.group, collective.control_group):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def leave_default_group(collective: TorchCollective) -> None:

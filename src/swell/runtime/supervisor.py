@@ -45,6 +45,7 @@ class RunOptions:
     trace: WorkerTrace | None = None
     trace_removals: Literal["notice", "kill"] = "notice"
     show: Literal["all", "first", "none"] = "all"  # whose output goes to the terminal
+    variables: Mapping[str, str] = field(default_factory=dict)  # more of them for the workers' environment
 
 
 class Supervisor:
@@ -151,6 +152,7 @@ class Supervisor:
             log=log,
             threads=max(1, cores // self.options.sizes.largest),
             beat_s=self.options.beat_s,
+            variables=self.options.variables,
         )
         self._processes[action.member] = process
         self._logs.add(action.member, log)

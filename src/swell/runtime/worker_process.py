@@ -21,12 +21,22 @@ class WorkerProcess:
     """A running worker. Its output goes straight to its log, so it never waits for the supervisor to read."""
 
     def __init__(
-        self, command: Sequence[str], *, member: int, slot: int, run_dir: Path, log: Path, threads: int, beat_s: float
+        self,
+        command: Sequence[str],
+        *,
+        member: int,
+        slot: int,
+        run_dir: Path,
+        log: Path,
+        threads: int,
+        beat_s: float,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         near, far = socket.socketpair()
         near.setblocking(False)
+        given = {**os.environ, **(variables or {})}
         environ = worker_environment(
-            os.environ, member=member, slot=slot, channel=far.fileno(), run_dir=run_dir, threads=threads, beat_s=beat_s
+            given, member=member, slot=slot, channel=far.fileno(), run_dir=run_dir, threads=threads, beat_s=beat_s
         )
         self.member = member
         self.slot = slot
