@@ -67,9 +67,15 @@ class ForkedWorker(WorkerProcess):
         )
         self.member, self.slot, self.log = member, slot, log
         log.touch()
+        ready, said = os.pipe()
         pid = os.fork()
         if pid == 0:
+            os.setsid()
+            os.close(said)
             _work(command, far.fileno(), environ, log)
+        os.close(said)
+        os.read(ready, 1)  # until it can be killed by its session, as one that was started can
+        os.close(ready)
         far.close()
         self._process = _Child(pid)  # type: ignore[assignment]
         self.channel = Channel(near)
@@ -80,7 +86,6 @@ def _work(command: Sequence[str], channel: int, environ: Mapping[str, str], log:
     """Never returns. What the supervisor has open is closed first, as ``exec`` would: its sockets and its lock."""
     status = 1
     try:
-        os.setsid()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
