@@ -75,7 +75,7 @@ class Accumulator:
             own = self._measurable(gradients)
             self._squares.append((self._norms(own), weight))
             if preconditioned:
-                self._preconditioned.append((self._norms(self.metric.divide(self.parameters, own)), weight))
+                self._preconditioned.append((self._norms(self.metric.measurable(self.parameters, own)), weight))
         for parameter in self.parameters:
             parameter.grad = None
         if all(held is None for held in self._sums):
@@ -105,7 +105,7 @@ class Accumulator:
         """This replica's part of the squared norms of sharded gradients, by group, once they are summed."""
         pieces = [None if held is None or not is_sharded(held) else local(held) for held in self._sums]
         if preconditioned:
-            pieces = self.metric.divide(self.parameters, pieces)
+            pieces = self.metric.measurable(self.parameters, pieces)
         return self.norms.squares(pieces) / self._copies
 
     def sharded_sums(self) -> list[Tensor]:
@@ -117,7 +117,7 @@ class Accumulator:
         held = [None if p.grad is None or is_sharded(p.grad) else p.grad for p in self.parameters]
         if self.shards is not None and self.shards.by_rounds:
             held = [None] * len(held)  # what was compared with were sharded ones alone
-        return self.norms.squares(self.metric.divide(self.parameters, held) if preconditioned else held)
+        return self.norms.squares(self.metric.measurable(self.parameters, held) if preconditioned else held)
 
     def _add(self, gradients: list[Tensor | None]) -> None:
         sums: list[Tensor] = []

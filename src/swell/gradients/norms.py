@@ -9,25 +9,32 @@ from torch import Tensor
 from torch._utils import _flatten_dense_tensors  # one call where flattening each would take one a tensor
 
 WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # norms of narrow types overflow or round
-PACKED = 2**20  # elements up to which gradients are measured together: what costs is the number of calls, not the copy
+# Elements up to which gradients on an accelerator are measured together: there the number of calls costs, not the copy.
+# On the CPU it is the other way round.
+PACKED = 2**20
 
 
 class GroupNorms:
     """Measures gradients that belong to given parameters, group by group.
 
-    Small gradients of a group are copied together and measured by one kernel, large ones by one call where they are, so
-    a measurement takes a few calls however many parameters there are and a few megabytes for a moment. The host never
-    waits. Half-precision gradients are measured in float32.
+    On an accelerator small gradients of a group are copied together and measured by one kernel, large ones by one call
+    where they are, so a measurement takes a few calls however many parameters there are and a few megabytes for a
+    moment. The host never waits. On the CPU nothing is copied. Half-precision gradients are measured in float32.
     """
 
     def __init__(self, parameters: Sequence[Tensor], sizes: Sequence[int]) -> None:
-        self._groups: list[list[tuple[list[int], torch.dtype | None]]] = []
+        self._groups: list[list[tuple[list[int], int, torch.dtype | None]]] = []
         start = 0
         for size in sizes:
             kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
             for index in range(start, start + size):
                 kinds.setdefault((parameters[index].device, parameters[index].dtype), []).append(index)
-            self._groups.append([(indices, WIDE.get(dtype)) for (_, dtype), indices in kinds.items()])
+            self._groups.append(
+                [
+                    (indices, 0 if device.type == "cpu" else PACKED, WIDE.get(dtype))
+                    for (device, dtype), indices in kinds.items()
+                ]
+            )
             start += size
 
     def squares(self, gradients: Sequence[Tensor | None]) -> Tensor:
@@ -38,10 +45,10 @@ class GroupNorms:
         return torch.stack([zero if square is None else square.to(device) for square in groups])
 
     def _group(
-        self, gradients: Sequence[Tensor | None], kinds: list[tuple[list[int], torch.dtype | None]]
+        self, gradients: Sequence[Tensor | None], kinds: list[tuple[list[int], int, torch.dtype | None]]
     ) -> Tensor | None:
         parts: list[Tensor] = []
-        for indices, wide in kinds:
+        for indices, packed, wide in kinds:
             small: list[Tensor] = []
             large: list[Tensor] = []
             for index in indices:
@@ -50,7 +57,7 @@ class GroupNorms:
                     continue
                 if gradient.is_sparse:
                     gradient = gradient.coalesce().values()
-                (small if gradient.numel() <= PACKED else large).append(gradient)
+                (small if gradient.numel() < packed else large).append(gradient)
             if large:
                 parts += torch._foreach_norm(large, 2, dtype=wide)  # type: ignore[call-overload]
             if small:

@@ -13,6 +13,9 @@ from swell.gradients.placement import local
 
 SECOND_MOMENTS = ("exp_avg_sq", "square_avg", "sum")  # Adam and its kin, RMSprop and Adadelta, Adagrad
 WARM_UP_STEPS = 5  # before, the second moment says too little
+SMALL, PIECE = 2**14, 2**18  # elements: of gradients that are divided whole on the CPU, of others at a time
+
+Member = tuple[int, Tensor, Tensor, float]  # where a gradient stands, itself, its second moment, the bias correction
 
 
 class Preconditioner:
@@ -49,9 +52,34 @@ class Preconditioner:
         The second moment is the one before this step, so micro-gradients and their mean share one metric and the
         estimators stay unbiased. Reference: AdaptDL's AdamGradientNoiseScale.
         """
-        group_of = {p: group for group in self._optimizer.param_groups for p in group["params"]}
         result: list[Tensor | None] = list(gradients)
-        alike: dict[tuple[Any, ...], list[tuple[int, Tensor, Tensor, float]]] = {}
+        for (_, dtype, eps), members in self._alike(parameters, gradients).items():
+            _put_quotients(result, members, dtype, eps)
+        return result
+
+    @torch.no_grad()
+    def measurable(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """In place of each gradient something of its norm in the metric: the quotient, or of large ones that norm.
+
+        The latter on the CPU, where going through a large gradient piece by piece is quicker than asking for memory.
+        """
+        if not all(parameter.device.type == "cpu" for parameter in parameters):
+            return self.divide(parameters, gradients)
+        result: list[Tensor | None] = list(gradients)
+        for (_, dtype, eps), members in self._alike(parameters, gradients).items():
+            _put_quotients(result, [member for member in members if member[1].numel() <= SMALL], dtype, eps)
+            space = torch.empty(PIECE, dtype=torch.promote_types(dtype, torch.float32))
+            for index, gradient, second, correction in members:
+                if gradient.numel() > SMALL:
+                    result[index] = _norm(gradient, second, correction, eps, space)
+        return result
+
+    def _alike(
+        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]
+    ) -> dict[tuple[Any, ...], list[Member]]:
+        """Gradients that have a second moment, by its device, its type and eps."""
+        group_of = {p: group for group in self._optimizer.param_groups for p in group["params"]}
+        alike: dict[tuple[Any, ...], list[Member]] = {}
         for index, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
             state = self._optimizer.state.get(parameter, {})
             key = _key(state)
@@ -66,14 +94,7 @@ class Preconditioner:
             eps = group.get("eps", 1e-8)
             eps = eps if isinstance(eps, (int, float)) else 1e-8
             alike.setdefault((second.device, second.dtype, eps), []).append((index, gradient, second, correction))
-        for (_, dtype, eps), members in alike.items():
-            scales = torch._foreach_sqrt([second for _, _, second, _ in members])
-            torch._foreach_mul_(scales, [correction for _, _, _, correction in members])
-            torch._foreach_add_(scales, eps)
-            divided = torch._foreach_div([gradient.to(dtype) for _, gradient, _, _ in members], scales)
-            for (index, _, _, _), quotient in zip(members, divided, strict=True):
-                result[index] = quotient
-        return result
+        return alike
 
     def _count(self, parameter: Tensor, state: dict[str, Any]) -> float:
         step = state.get("step", 0)
@@ -86,3 +107,26 @@ class Preconditioner:
 
 def _key(state: dict[str, Any]) -> str | None:
     return next((key for key in SECOND_MOMENTS if key in state), None)
+
+
+def _put_quotients(result: list[Tensor | None], members: Sequence[Member], dtype: torch.dtype, eps: float) -> None:
+    """Divide some gradients, all at once, and put the quotients in their places."""
+    if not members:
+        return
+    scales = torch._foreach_sqrt([second for _, _, second, _ in members])
+    torch._foreach_mul_(scales, [correction for _, _, _, correction in members])
+    torch._foreach_add_(scales, eps)
+    divided = torch._foreach_div([gradient.to(dtype) for _, gradient, _, _ in members], scales)
+    for (index, _, _, _), quotient in zip(members, divided, strict=True):
+        result[index] = quotient
+
+
+def _norm(gradient: Tensor, second: Tensor, correction: float, eps: float, space: Tensor) -> Tensor:
+    """The norm of ``gradient / (correction * sqrt(second) + eps)``, piece by piece, the correction drawn out."""
+    norms: list[Tensor] = []
+    size = space.numel()
+    for part, moment in zip(gradient.reshape(-1).split(size), second.reshape(-1).split(size), strict=True):
+        here = space[: part.numel()]
+        torch.sqrt(moment, out=here).add_(eps / correction)
+        norms.append(torch.linalg.vector_norm(torch.div(part, here, out=here)))
+    return (norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))) / correction
