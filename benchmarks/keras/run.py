@@ -17,9 +17,10 @@ import sys
 import time
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 BACKENDS = ("torch", "jax", "tensorflow")
-MICRO, ACCUMULATION, STEPS, ROUNDS = 32, 4, 8, 8
+MICRO, ACCUMULATION, STEPS, ROUNDS, WARM_UP = 32, 4, 12, 30, 2
 HERE = Path(__file__).parent
 
 
@@ -47,45 +48,74 @@ def model_and_data(keras):
     return model, rng.normal(size=(samples, 32, 32, 3)).astype("float32"), rng.integers(0, 10, size=samples)
 
 
-def measure(backend: str) -> dict[str, float]:
+class Clock:
+    """Wall and processor time from an epoch's first pass to its end, where its metrics have been read."""
+
+    def __init__(self, keras) -> None:
+        clock = self
+
+        class Callback(keras.callbacks.Callback):
+            def on_train_batch_begin(self, batch, logs=None):
+                if batch == 0:
+                    clock.begun = (time.perf_counter(), time.process_time())
+
+            def on_epoch_end(self, epoch, logs=None):
+                now = (time.perf_counter(), time.process_time())
+                clock.wall_s, clock.work_s = (b - a for a, b in zip(clock.begun, now, strict=True))
+
+        self.callback = Callback()
+
+
+def measure(backend: str) -> dict[str, Any]:
     os.environ["KERAS_BACKEND"] = backend
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import keras
 
     import swell.keras
 
+    load = os.getloadavg()[0]  # of the machine, before we add to it
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    clock = Clock(keras)
 
     def plain():
         model, x, y = model_and_data(keras)
-        model.compile(optimizer=keras.optimizers.SGD(0.01, momentum=0.9, gradient_accumulation_steps=4), loss=loss)
-        return lambda: model.fit(x, y, batch_size=MICRO, verbose=0)
+        optimizer = keras.optimizers.SGD(0.01, momentum=0.9, gradient_accumulation_steps=ACCUMULATION)
+        model.compile(optimizer=optimizer, loss=loss)
+        return lambda: model.fit(x, y, batch_size=MICRO, callbacks=[clock.callback], verbose=0)
 
-    def elastic(rule: str):
+    def elastic():
         model, x, y = model_and_data(keras)
-        held = swell.keras.Elastic(batch=MICRO * ACCUMULATION, base=MICRO, micro=MICRO, rule=rule)
+        held = swell.keras.Elastic(batch=MICRO * ACCUMULATION, base=MICRO, micro=MICRO, rule="adascale")
         model.compile(optimizer=held.optimizer(keras.optimizers.SGD(0.01, momentum=0.9)), loss=loss)
-        return lambda: model.fit(held.data(x, y), callbacks=[held], verbose=0)
+        return lambda: model.fit(held.data(x, y), callbacks=[held, clock.callback], verbose=0)
 
-    kinds = {"plain": plain(), "swell": elastic("adascale")}
-    times: dict[str, list[float]] = {kind: [] for kind in kinds}
-    work: dict[str, list[float]] = {kind: [] for kind in kinds}  # processor time, which other programs do not lengthen
-    for round_number in range(ROUNDS + 2):
-        for kind, run in kinds.items():
-            begun, worked = time.perf_counter(), time.process_time()
-            run()
-            if round_number >= 2:  # the first two compile and warm up
-                times[kind].append((time.perf_counter() - begun) / STEPS)
-                work[kind].append((time.process_time() - worked) / STEPS)
-
-    def ratio(figures: dict[str, list[float]]) -> float:
-        return statistics.median(ours / plain for ours, plain in zip(figures["swell"], figures["plain"], strict=True))
-
+    kinds = {"plain": plain(), "swell": elastic()}
+    wall: dict[str, list[float]] = {kind: [] for kind in kinds}
+    work: dict[str, list[float]] = {kind: [] for kind in kinds}  # processor time, which other programs lengthen less
+    for round_number in range(WARM_UP + ROUNDS):
+        order = list(kinds)[:: 1 if round_number % 2 else -1]  # neither is always the first of its round
+        for kind in order:
+            kinds[kind]()
+            if round_number >= WARM_UP:
+                wall[kind].append(clock.wall_s / STEPS)
+                work[kind].append(clock.work_s / STEPS)
     return {
-        "plain_step_ms": 1e3 * statistics.median(times["plain"]),
-        "swell_step_ms": 1e3 * statistics.median(times["swell"]),
-        "ratio": ratio(times),
+        "load": round(load, 2),
+        "plain_step_ms": round(1e3 * statistics.median(wall["plain"]), 2),
+        "swell_step_ms": round(1e3 * statistics.median(wall["swell"]), 2),
+        "ratio": ratio(wall),
         "processor_ratio": ratio(work),
     }
+
+
+def ratio(figures: dict[str, list[float]]) -> dict[str, float]:
+    """The median over rounds of swell's time by plain Keras's, with its 95 % bootstrap interval."""
+    import numpy as np
+
+    rounds = np.asarray(figures["swell"]) / np.asarray(figures["plain"])
+    drawn = np.random.default_rng(0).choice(rounds, size=(4000, len(rounds)))
+    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    return {"median": round(float(np.median(rounds)), 4), "low": round(float(low), 4), "high": round(float(high), 4)}
 
 
 def main() -> None:
@@ -98,7 +128,7 @@ def main() -> None:
             print("benchmarks/keras needs Keras with its three backends: run scripts/keras_environment.sh first")
             return
         os.execv(python, [str(python), __file__])
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for backend in BACKENDS:
         run = subprocess.run([sys.executable, __file__, backend], capture_output=True, text=True, check=False)
         lines = [line for line in run.stdout.splitlines() if line.startswith("RESULT ")]
@@ -106,8 +136,12 @@ def main() -> None:
             raise SystemExit(f"{backend} gave no result:\n{run.stderr[-2000:]}")
         found[backend] = json.loads(lines[0].removeprefix("RESULT "))
         ours = found[backend]
-        print(f"{backend:10} {ours['swell_step_ms']:8.1f} ms, ratio {ours['ratio']:.3f}", end=", ")
-        print(f"of processor time {ours['processor_ratio']:.3f}", flush=True)
+        shown = [
+            f"{name.replace('_', ' ')} {value['median']:.3f} ({value['low']:.3f} to {value['high']:.3f})"
+            for name, value in ours.items()
+            if isinstance(value, dict)
+        ]
+        print(f"{backend:10} {ours['swell_step_ms']:8.1f} ms, {', '.join(shown)}", flush=True)
     from importlib.metadata import version
 
     record = {
