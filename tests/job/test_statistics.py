@@ -288,3 +288,62 @@ def test_gradients_that_are_not_finite_are_dropped_and_counted() -> None:
     noise = job._trainees[0].noise
     assert (noise.observations, noise.dropped) == (3, 1)
     assert job.noise is not None and job.noise.total.signal == job.noise.total.signal
+
+
+def test_gradients_that_overflow_under_a_scaler_are_dropped_and_counted() -> None:
+    job = swell.Job(batch=4, micro=2, rule="constant")
+    model = nn.Linear(4, 1)
+    job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0), scaler=torch.amp.GradScaler("cpu", init_scale=2.0**20))
+    torch.manual_seed(0)
+    loader = job.loader(torch.randn(16, 4))
+    for _ in job.epochs(1):
+        for x in loader:
+            with torch.autocast("cpu", dtype=torch.float16):
+                predicted = model(x)
+            assert predicted.dtype == torch.float16
+            job.backward(predicted.float().square().mean())
+            job.step()
+    noise = job._trainees[0].noise
+    assert job.steps == noise.observations == 4 and noise.dropped > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_figures_of_half_precision_gradients_are_those_of_their_float32_copies(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    job = swell.Job(batch=12, micro=3, rule="constant")
+    model = nn.Linear(50, 30, dtype=dtype)
+    job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    data, small = torch.randn(12, 50), []
+    loader = job.loader(data)
+    for _ in job.epochs(1):
+        for x in loader:
+            loss = model(x.to(dtype)).float().square().mean()
+            gradients = torch.autograd.grad(loss * 0.25, list(model.parameters()), retain_graph=True)
+            small.append(flat([4 * g.double() for g in gradients]))
+            job.backward(loss)
+            job.step()
+    signal, noise = signal_and_noise(small, [3] * 4, batch=12)
+    assert job.noise is not None
+    # What the optimizer gets is rounded to the parameters' type, so the sum's norm is known to its precision.
+    assert (job.noise.total.signal, job.noise.total.noise) == pytest.approx((signal, noise), rel=0.02)
+
+
+def test_parameters_added_later_are_measured_from_the_next_step_on() -> None:
+    job = swell.Job(batch=8, micro=4, rule="constant")
+    model = make_model()
+    first, last = model[0], model[2]  # type: ignore[index]
+    optimizer = torch.optim.SGD(first.parameters(), lr=0.0)
+    job.wrap(model, optimizer)
+    points, small = Points(16), []
+    loader = job.loader(points)
+    for _ in job.epochs(1):
+        for x, y, index in loader:
+            small.append(gradients_at(list(model.parameters()), points, index.tolist()))
+            job.backward(mean_loss(model, x, y))
+            if job.step() and job.steps == 1:
+                assert job.noise is not None and len(job.noise.groups) == 1
+                optimizer.add_param_group({"params": list(last.parameters())})
+    assert job.noise is not None and job.noise.observations == 1  # one group and two do not mix
+    for group, part in zip(job.noise.groups, (slice(0, 2), slice(2, 4)), strict=True):
+        twin = signal_and_noise([flat(gradients[part]) for gradients in small[2:]], [4, 4], batch=8)
+        assert (group.signal, group.noise) == pytest.approx(twin, rel=1e-10)

@@ -70,7 +70,7 @@ class Ending:
         ledger.commit(step.stop)
         step.ended, self._overflows = True, 0
         self.partial = set()
-        if step.measured:
+        if step.measured or step.paired:
             self.measured_at = ledger.samples
         if batch != pace.batch and seen is not None:
             job._emit(

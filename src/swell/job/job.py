@@ -153,6 +153,7 @@ class Job(Figures):
             schedule=None if scheduler is None else Schedule(scheduler, by=schedule),
             base_batch=self._pace.base,
             exact=self._statistics is not None and self._statistics.exact,
+            half=None if self._statistics is None else self._statistics.half_of,
         )
         self._stepping.adopt(trainee, [t for t in self._trainees])
         self._trainees.append(trainee)

@@ -1,9 +1,11 @@
-"""When gradients are measured: every step, thinned, or never."""
+"""When gradients are measured, and how those of a single micro-batch are."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from swell.core.counts import whole_number
 from swell.core.moment_average import WINDOW
@@ -19,8 +21,10 @@ class Statistics:
 
     every: int = 8  # measure every so many steps, once the first ``warm_up`` are done
     warm_up: int = 100  # steps at the start that are all measured, so that estimates are soon sure
-    # one replica with one micro-batch: split every so many steps in two, more often at first and above the base batch;
-    # None for never
+    # One replica with one micro-batch: "split" a step in two now and then, or take the "differences" of two consecutive
+    # steps, which splits none but is biased and keeps a copy of the gradient.
+    alone: Literal["split", "differences"] = "split"
+    # Split every so many steps in the long run, more often at first and above the base batch; None for never.
     split_every: int | None = 160
     window: float | None = None  # base batches to average over; None for 1,000, or a twelfth of a shorter run
     exact: bool = False  # read the figures in the step itself, even if that means waiting for the device
@@ -28,6 +32,8 @@ class Statistics:
     def __post_init__(self) -> None:
         whole_number(self.every, name="every")
         whole_number(self.warm_up, name="warm_up", at_least=0)
+        if self.alone not in ("split", "differences"):
+            raise ConfigError(f"alone={self.alone!r} is not known; expected 'split' or 'differences'.")
         if self.split_every is not None:
             whole_number(self.split_every, name="split_every")
         if self.window is not None and not 0 < self.window < math.inf:
@@ -53,7 +59,7 @@ class Statistics:
         >>> [step for step in range(440, 480) if Statistics().splits(step, scale=8)]
         [440, 448, 456, 464, 472]
         """
-        if self.split_every is None:
+        if self.split_every is None or self.alone != "split":
             return False
         apart = min(5, self.split_every)
         while apart * 20 <= step and apart * 2 <= self.split_every:
@@ -61,6 +67,22 @@ class Statistics:
         if scale > 1:
             apart = min(apart, max(6, round(window / 16 / scale)))
         return step % apart == 0
+
+    @property
+    def half_of(self) -> Callable[[int], int] | None:
+        """Which half of a pair a step of a single micro-batch is, 1 or 2, or 0 for none; None where none is compared.
+
+        Pairs take the place of measured steps: one after the other in the warm-up, then one every so many steps.
+
+        >>> pairs = Statistics(alone="differences", every=16).half_of
+        >>> [(step, pairs(step)) for step in range(98, 130) if pairs(step)]
+        [(98, 1), (99, 2), (112, 1), (113, 2), (128, 1), (129, 2)]
+        """
+        return self._half if self.alone == "differences" else None
+
+    def _half(self, step: int) -> int:
+        place = step % (2 if step < self.warm_up else max(2, self.every))
+        return place + 1 if place < 2 else 0
 
 
 def as_statistics(given: bool | int | Statistics) -> Statistics | None:

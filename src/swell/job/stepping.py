@@ -300,6 +300,7 @@ class Stepping:
             progress=job._pace.progress,
             samples=ledger.samples,
             samples_between=ledger.samples - self._ending.measured_at + step.plan.global_batch,
+            step=job._pace.step,
         )
         closures = step.closures.get(number)
         if closures is not None and job._world.elastic:

@@ -13,9 +13,10 @@ from torch.optim import Optimizer
 from swell.core.moment_average import RECENT, MomentAverage
 from swell.core.protocols import Collective, Rule
 from swell.core.types import Factors, Moments, NoiseEstimate, Plan, ScaleState
-from swell.errors import LoopError
+from swell.errors import ConfigError, LoopError
 from swell.gradients.accumulator import DENSE, Accumulator
 from swell.gradients.factors import BiasClock, scaled
+from swell.gradients.pairs import GradientPairs
 from swell.gradients.readings import LateReadings
 from swell.gradients.sharded import ShardedGradients, sharded_modules
 from swell.loop.schedule import Schedule
@@ -49,6 +50,7 @@ class Trainee:
         schedule: Schedule | None,
         base_batch: int,
         exact: bool,
+        half: Callable[[int], int] | None = None,
     ) -> None:
         self.model, self.optimizer, self.rule = model, optimizer, rule
         self.scaler, self.schedule = scaler, schedule
@@ -56,6 +58,12 @@ class Trainee:
         modules = sharded_modules(model)
         if modules:
             self.accumulator.shards = ShardedGradients(modules, optimizer, self.accumulator.metric)
+        if modules and half is not None:
+            raise ConfigError(
+                'swell.Statistics(alone="differences") keeps a whole gradient, and an FSDP2 model has only pieces of '
+                'it. Leave alone="split", which keeps none.'
+            )
+        self.pairs = None if half is None else GradientPairs(self.accumulator, half)
         self._big: Tensor | None = None  # squared norms of sharded gradients, summed over replicas
         self.noise = MomentAverage(base_batch=base_batch, share=RECENT)
         self.preconditioned_noise = MomentAverage(base_batch=base_batch, share=RECENT)
@@ -97,6 +105,8 @@ class Trainee:
         if self.accumulator.outdated:
             self.drain()
             self.accumulator.clear()
+            if self.pairs is not None:
+                self.pairs.clear()
             self.noise.reset()
             self.preconditioned_noise.reset()
 
@@ -158,9 +168,16 @@ class Trainee:
         self.scaler.unscale_(self._watch)
         return scale
 
-    def read(self, figures: Tensor, scale: Tensor | None, measured: bool, belongs: Measured) -> None:
-        """Measure the summed gradient and hand the step's figures on to the moments, now or one step late."""
-        if measured:
+    def read(
+        self, figures: Tensor, scale: Tensor | None, measured: bool, belongs: Measured, pair: Tensor | None = None
+    ) -> None:
+        """Measure the summed gradient and hand the step's figures on to the moments, now or one step late.
+
+        ``pair`` has the figures instead where they are of two steps compared.
+        """
+        if pair is not None:
+            figures = torch.cat([figures[:1], pair.to(figures.device)])
+        elif measured:
             squares = [self.accumulator.whole_squares()]
             if belongs.preconditioned:
                 squares.append(self.accumulator.whole_squares(preconditioned=True))

@@ -27,6 +27,7 @@ class Position:
     progress: float
     samples: int
     samples_between: int  # since the last measured step, this one included
+    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,15 +107,23 @@ class Updater:
         loss = self._checked_loss(figures)
         if loss is not None:
             return Outcome(stepped=False, reason=f"the loss was {loss}", redo=False)
+        scale, preconditioned, batch = trainee.unscale(), trainee.wants_preconditioned, step.plan.global_batch
+        small_batches, pair = trainee.small_batches(step.plan) if step.measured else 0, None
+        if trainee.pairs is not None and step.plan.num_micro_batches == 1:
+            pair = trainee.pairs.see(
+                step=position.step, samples=position.samples, batch=batch, preconditioned=preconditioned
+            )
+        if pair is not None:
+            small_batches, batch, step.paired = 2, 2 * batch, True
         belongs = Measured(
-            num_micro_batches=trainee.small_batches(step.plan) if step.measured else 0,
-            batch=step.plan.global_batch,
+            num_micro_batches=small_batches,
+            batch=batch,
             samples_between=position.samples_between,
-            preconditioned=trainee.wants_preconditioned,
+            preconditioned=preconditioned,
             num_groups=len(trainee.optimizer.param_groups),
             report=report,
         )
-        trainee.read(figures, trainee.unscale(), step.measured, belongs)
+        trainee.read(figures, scale, step.measured, belongs, pair)
         groups, total = trainee.states(scale=position.scale, progress=position.progress, samples=position.samples)
         factors = tuple(trainee.rule.factors(state) for state in groups)
         if not frozen and not trainee.update(factors, clip, closure):

@@ -20,6 +20,7 @@ class StepInProgress:
     plan: Plan
     rank: int
     measured: bool  # whether its gradients are measured
+    paired: bool = False  # whether its gradient was compared with that of the step before
     began_s: float = field(default_factory=time.perf_counter)
     index: int = -1  # of the micro-batch that is out
     backwards: int = 0  # backward passes since it went out
