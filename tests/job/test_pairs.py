@@ -154,7 +154,8 @@ def shard_and_wrap(collective: Any) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    model = fully_shard(nn.Linear(4, 1), mesh=init_device_mesh("cpu", (1,)))
+    model = nn.Linear(4, 1)
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
     job = swell.Job(batch=4, statistics=swell.Statistics(alone="differences"))
     job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
