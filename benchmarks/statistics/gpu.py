@@ -100,7 +100,7 @@ class Runner:
     def job(self, data: Resident, kind: str) -> Iterator[None]:
         settings = {
             "without statistics": False,
-            "with statistics": swell.Statistics(warm_up=0, split_every=8),
+            "with statistics": swell.Statistics(warm_up=0, split_every=16),
         }[kind]
         rule = "constant" if kind == "without statistics" else "auto"  # for AdamW a second set of norms, in its metric
         job = swell.Job(batch=self.batch, micro=self.micro, rule=rule, statistics=settings, progress=False)
@@ -139,8 +139,8 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
     peaks = {kind: peak_bytes(case, kind) for kind in KINDS}
     gc.collect()
     torch.cuda.empty_cache()
-    alone = case[5] == case[6]  # then one step in eight is split to be measured, as in the first 200 steps of a run
-    runners = {kind: Runner(case, kind, steps=8) for kind in KINDS}  # one of the eight is measured
+    alone = case[5] == case[6]  # then one step in sixteen is split to be measured
+    runners = {kind: Runner(case, kind, steps=16) for kind in KINDS}  # one of them is measured
     times: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for runner in runners.values():
         runner.round_s()
@@ -159,8 +159,8 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
         "step_ms": {kind: 1e3 * statistics.median(values) for kind, values in times.items()},
         "ratio_to_same_loop": ratio("without statistics"),
         "ratio_to_plain_loop": ratio("plain loop"),
-        # In the long run one step in 160 is split, so a twentieth of what one in eight costs.
-        "ratio_in_the_long_run": 1 + (ratio("without statistics") - 1) / 20 if alone else ratio("without statistics"),
+        # In the long run one step in 256 is split, so a sixteenth of what one in sixteen costs.
+        "ratio_in_the_long_run": 1 + (ratio("without statistics") - 1) / 16 if alone else ratio("without statistics"),
         "peak_gib": {kind: peak / 2**30 for kind, peak in peaks.items()},
         "peak_ratio": peaks["with statistics"] / peaks["plain loop"],
     }

@@ -1,6 +1,9 @@
 """CIFAR-10 with a ResNet-18 on one GPU: wall time, steps and accuracy of several ways to choose the batch.
 
-SWELL_DATA=... python benchmarks/time_to_accuracy/cifar10.py [--seeds 0 1 2] [--only goodput] [--out cifar10.json]
+    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True SWELL_DATA=... \\
+        python benchmarks/time_to_accuracy/cifar10.py [--seeds 0 1 2] [--only goodput] [--out cifar10.json]
+
+The setting keeps memory from fragmenting while batches change their size; every way runs with it.
 
 Every way trains the same model from the same seed with the learning rate, momentum, weight decay and one-cycle schedule
 that were chosen for a batch of 128. Data lives on the GPU and is augmented there, so that only training is timed.

@@ -19,13 +19,13 @@ class Statistics:
     Smoothing is over samples, so thinning changes the variance of the estimates and not their meaning.
     """
 
-    every: int = 8  # measure every so many steps, once the first ``warm_up`` are done
+    every: int = 16  # measure every so many steps, once the first ``warm_up`` are done; more often above the base batch
     warm_up: int = 100  # steps at the start that are all measured, so that estimates are soon sure
     # One replica with one micro-batch: "split" a step in two now and then, or take the "differences" of two consecutive
     # steps, which splits none but is biased and keeps a copy of the gradient.
     alone: Literal["split", "differences"] = "split"
     # Split every so many steps in the long run, more often at first and above the base batch; None for never.
-    split_every: int | None = 160
+    split_every: int | None = 256
     window: float | None = None  # base batches to average over; None for 1,000, or a twelfth of a shorter run
     exact: bool = False  # read the figures in the step itself, even if that means waiting for the device
 
@@ -39,33 +39,39 @@ class Statistics:
         if self.window is not None and not 0 < self.window < math.inf:
             raise ConfigError(f"window={self.window!r}: expected how many base batches to average over, such as 1000.")
 
-    def measures(self, step: int) -> bool:
-        """Whether the gradients of a step are measured: all of the first hundred, then every so many.
+    def measures(self, step: int, scale: float = 1.0, window: float = WINDOW) -> bool:
+        """Whether the gradients of a step, ``scale`` base batches large, are measured if they can be.
 
-        >>> [step for step in range(98, 120) if Statistics().measures(step)]
-        [98, 99, 104, 112]
+        All of the first ``warm_up``, then every so many. Above the base batch the learning rate hangs on them: the
+        ``window`` of base batches that figures are averaged over then holds 16, or one in 4.
+
+        >>> [step for step in range(98, 140) if Statistics().measures(step)]
+        [98, 99, 112, 128]
+        >>> [step for step in range(100, 120) if Statistics().measures(step, scale=12)]
+        [100, 105, 110, 115]
         """
-        return step < self.warm_up or step % self.every == 0
+        apart = self.every if scale <= 1 else min(self.every, max(4, round(window / 16 / scale)))
+        return step < self.warm_up or step % apart == 0
 
     def splits(self, step: int, scale: float = 1.0, window: float = WINDOW) -> bool:
         """Whether a step of a single micro-batch, ``scale`` base batches large, is split in two to be measured.
 
-        At the base batch nothing hangs on it: every 5th step at first, then ever more seldom, up to ``split_every``.
-        Above it the learning rate does: the ``window`` of base batches that figures are averaged over then holds 16 of
-        them, as long as no more than every 6th step is split.
+        At the base batch nothing hangs on it: every other step at first, then ever more seldom, up to ``split_every``.
+        Above it the learning rate does: the ``window`` of base batches that figures are averaged over then holds 12 of
+        them, or one in 8.
 
-        >>> [step for step in range(500) if Statistics().splits(step)][-8:]
-        [300, 320, 340, 360, 380, 400, 440, 480]
-        >>> [step for step in range(440, 480) if Statistics().splits(step, scale=8)]
+        >>> [step for step in range(400) if Statistics().splits(step)][-8:]
+        [240, 256, 272, 288, 304, 320, 352, 384]
+        >>> [step for step in range(440, 480) if Statistics().splits(step, scale=12)]
         [440, 448, 456, 464, 472]
         """
         if self.split_every is None or self.alone != "split":
             return False
-        apart = min(5, self.split_every)
+        apart = min(2, self.split_every)
         while apart * 20 <= step and apart * 2 <= self.split_every:
             apart *= 2
         if scale > 1:
-            apart = min(apart, max(6, round(window / 16 / scale)))
+            apart = min(apart, max(8, round(window / 12 / scale)))
         return step % apart == 0
 
     @property

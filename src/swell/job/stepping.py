@@ -167,9 +167,10 @@ class Stepping:
         plan = pace.lay_out(batch, count, replicas=replicas, split=False)
         if settings is None:
             return plan, False
+        place = pace.step, batch / pace.base, self._job._trainees[0].noise.window
         if plan.num_micro_batches > 1:
-            return plan, settings.measures(pace.step)
-        if settings.splits(pace.step, batch / pace.base, self._job._trainees[0].noise.window):
+            return plan, settings.measures(*place)
+        if settings.splits(*place):
             plan = pace.lay_out(batch, count, replicas=replicas, split=True)
         return plan, plan.num_micro_batches > 1
 

@@ -27,7 +27,7 @@ from swell.policies.goodput_trials import (
     spent_on_trials,
 )
 
-_DWELL = 8  # steps at one batch before the next change, unless the user says otherwise
+_DWELL, _SETTLED_DWELL = 8, 24  # steps at one batch before the next change, on trial and once it is no trial any more
 _HOPE = 0.25  # the most by which a layout nobody has measured may be thought better than predicted
 _HORIZON = 3000  # base steps a run of unknown length is taken to have
 _LONG = 16  # dwells after which half of the hysteresis will do
@@ -52,9 +52,10 @@ class Goodput:
 
     It acts only on a noise scale that is sure of itself (``NoiseEstimate.sure``) and stays where it is until then. A
     change must promise ``hysteresis`` more goodput (half of that after a long stay, a quarter while a layout is on
-    trial), and ``dwell`` samples must have passed since the last one (eight steps unless given); a change of the world
-    is answered at once. ``explore`` is the part of the run, in samples, that may go into trials: the same batch in
-    other micro-batches, to learn what a sample costs, and layouts that may be better than predicted. Near its peak
+    trial), and ``dwell`` samples must have passed since the last one (unless given: 24 steps, or eight where a layout
+    is on trial); a change of the world is answered at once. ``explore`` is the part of the run, in samples, that may go
+    into trials: the same batch in other micro-batches, to learn what a sample costs, and layouts that may be better
+    than predicted. Near its peak
     goodput is flat, and a larger batch reaches the target in fewer steps: ``slack`` is the part of the best goodput
     that may be given up for that, so of all layouts within it the largest batch is chosen; with 0 goodput alone
     decides. It does not go below ``base`` unless ``shrink``, nor ever down if ``monotone``.
@@ -74,7 +75,7 @@ class Goodput:
     hysteresis: float = 0.03
     dwell: int | None = None
     explore: float = 0.05
-    slack: float = 0.05
+    slack: float = 0.08
     shrink: bool = False
     monotone: bool = False
 
@@ -247,7 +248,9 @@ class Goodput:
         return self.hysteresis / (2 if seen.samples - seen.batch_since >= _LONG * self._dwell(seen) else 1)
 
     def _dwell(self, seen: Observation) -> int:
-        return self.dwell if self.dwell is not None else _DWELL * seen.batch
+        if self.dwell is not None:
+            return self.dwell
+        return (_SETTLED_DWELL if measured_here(seen) >= SETTLED else _DWELL) * seen.batch
 
 
 def _micro(value: object) -> tuple[int, int] | Literal["auto"] | None:
