@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+SOAK_SECONDS ?= 300
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,7 +16,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-keras check bench docs clean
+.PHONY: help demo test test-fast test-keras soak check bench docs clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -35,6 +36,11 @@ test-keras: ## the Keras tests on torch, jax and tensorflow, each in its own pro
 test-fast: $(VENV)/.stamp-dev ## the tests that start no other process and take no long time
 	@echo "swell: running the fast tests on $(WORKERS) workers"
 	@$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not distributed"
+
+soak: $(VENV)/.stamp-run ## strike the workers of a small run for SOAK_SECONDS (300); fails if a sample is lost or repeated
+	@rm -rf runs/soak
+	@$(BIN)/swell chaos --workers 1:3 --start 3 --mtbf 5 --kinds kill,term,stop --hang-timeout 5 --duration $(SOAK_SECONDS) \
+	  --show none --run-dir runs/soak scripts/soak.py
 
 check: $(VENV)/.stamp-dev ## format, lint, types and layers, without running anything
 	@echo "swell: checking format, lint, types and layers"

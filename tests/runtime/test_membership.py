@@ -334,6 +334,17 @@ def test_a_newcomer_that_waits_for_members_who_have_finished_is_sent_home() -> N
     assert run.ended == 0
 
 
+def test_a_worker_that_said_it_is_about_to_exit_may_be_silent_until_its_deadline() -> None:
+    run = settled("1:4", 2)
+    run.do(run.members.done(1, run.now))
+    run.workers[1].hung = True
+    run.tick(PATIENCE.hang_s + 1)
+    run.tick(1.0)
+    assert 1 in run.workers
+    run.tick(PATIENCE.grace_s)
+    assert 1 not in run.workers
+
+
 def test_on_failure_stop_saves_and_reports_the_failure() -> None:
     run = settled(target=3, on_failure="stop")
     run.exit(2, 9)

@@ -66,17 +66,21 @@ class SupervisorLink:
             while True:
                 newest = self.newest
                 if self._release is not None:
-                    raise Dismissed(self._release)
+                    raise self._dismissed(self._release)
                 if newest is not None and newest.number > number:
                     if self.member in newest.members:
                         return newest
                     if self.member in newest.dismissed:
-                        raise Dismissed(f"the others went on without this worker in generation {newest.number}")
+                        raise self._dismissed(f"the others went on without this worker in generation {newest.number}")
                 if self._lost:
                     reason = "the supervisor is gone, so no new world can be formed: bring the run back by swell resume"
                     print(f"swell: {reason}", file=sys.stderr, flush=True)
                     raise Dismissed(reason, EXIT_RESUME)
                 self._changed.wait()
+
+    def _dismissed(self, reason: str) -> Dismissed:
+        self.say("done")  # an interpreter takes its time to end, and the heart stops first
+        return Dismissed(reason)
 
     def superseded(self, number: int) -> bool:
         """Whether waiting in generation ``number`` is in vain."""

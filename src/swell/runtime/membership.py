@@ -24,7 +24,7 @@ from swell.errors import ConfigError
 from swell.runtime.actions import Action, Announce, Ask, End, Kill, Log, Release, Start
 from swell.runtime.generation import Generation
 from swell.runtime.notice import EXIT_RESUME, Notice
-from swell.runtime.roster import Patience, Worker
+from swell.runtime.roster import Patience, Worker, ended, status
 from swell.runtime.sizes import WorldSizes
 
 OnFailure = Literal["restart", "shrink", "stop"]
@@ -114,10 +114,11 @@ class Membership:
         return []
 
     def done(self, member: int, now: float) -> list[Action]:
-        """A worker has come to the end of its training and is about to exit."""
+        """A worker has come to the end of its training, or of its part in it, and is about to exit."""
         worker = self._hear(member, now)
-        if worker is not None and worker.phase == "ready":
-            worker.phase = "done"
+        if worker is not None:
+            worker.leaving, worker.deadline = True, min(worker.deadline, now + self.patience.grace_s)
+            worker.phase = "done" if worker.phase == "ready" else worker.phase
         return []
 
     def restrict(self, sizes: Iterable[int], now: float) -> list[Action]:
@@ -186,7 +187,7 @@ class Membership:
             actions += self.stop(f"worker {member} stopped on notice", now)
         elif self.stopping or self.finishing:
             if code not in (0, EXIT_RESUME):
-                actions.append(Log(f"worker {member} {_ended(code)} on its way out"))
+                actions.append(Log(f"worker {member} {ended(code)} on its way out"))
                 if self.stopping and worker.formed:
                     self._unsaved.append(code)
             if code > 0 and self.finishing:
@@ -218,6 +219,8 @@ class Membership:
         patience, newest = self.patience, self.generation
         if now > worker.deadline:
             return "did not go before its deadline"
+        if worker.leaving:
+            return ""
         if worker.phase == "starting":
             late = now - worker.started > patience.start_s
             return f"was not ready within {patience.start_s:g} s" if late else ""
@@ -232,19 +235,19 @@ class Membership:
         return ""
 
     def _fault(self, worker: Worker, code: int, now: float) -> list[Action]:
-        said: list[Action] = [Log(f"worker {worker.member} {_ended(code)}")]
+        said: list[Action] = [Log(f"worker {worker.member} {ended(code)}")]
         if worker.member > self._incident:
             self.restarts += self.on_failure == "restart"
             self._incident = self._names
         if self.on_failure == "stop":
-            return [*said, *self.stop(f"worker {worker.member} {_ended(code)}", now, code=_status(code))]
+            return [*said, *self.stop(f"worker {worker.member} {ended(code)}", now, code=status(code))]
         if self.on_failure == "restart" and self.restarts <= self.max_restarts:
             return said
         alive = sum(other.phase in ("starting", "ready") for other in self.workers.values())
         rest = self.sizes.floor(alive)
         if rest is None:
             why = "no worker may be replaced" if self.on_failure == "shrink" else "the restart budget is spent"
-            return [*said, Log(f"{alive} workers are too few and {why}"), *self._fail(_status(code), now)]
+            return [*said, Log(f"{alive} workers are too few and {why}"), *self._fail(status(code), now)]
         self.target = min(self.target, rest)
         return [*said, Log(f"going on with {self.target} workers")]
 
@@ -303,7 +306,7 @@ class Membership:
         if self.finishing:
             return self._finish_code
         failed = [code for code in self._unsaved if code > 0 or not self._saved]
-        return _status(failed[0]) if failed else self._stop_code
+        return status(failed[0]) if failed else self._stop_code
 
     def _to_target(self, now: float) -> list[Action]:
         actions: list[Action] = []
@@ -386,12 +389,3 @@ class Membership:
         )
         self.announced_at = now
         return [Announce(self.generation)]
-
-
-def _ended(code: int) -> str:
-    return f"was killed by signal {-code}" if code < 0 else f"exited with status {code}"
-
-
-def _status(code: int) -> int:
-    """The exit status a shell would show."""
-    return 128 - code if code < 0 else code or 1

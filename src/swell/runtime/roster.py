@@ -37,3 +37,14 @@ class Worker:
     progress: int = 0
     deadline: float = math.inf
     killed: bool = False
+    leaving: bool = False  # said that it is about to exit: no more heartbeats, only a deadline
+
+
+def ended(code: int) -> str:
+    """How a process came to its end, in words; ``code`` below 0 means that signal."""
+    return f"was killed by signal {-code}" if code < 0 else f"exited with status {code}"
+
+
+def status(code: int) -> int:
+    """The exit status a shell would show; 1 for a process that ended well where it should not have."""
+    return 128 - code if code < 0 else code or 1

@@ -1,0 +1,92 @@
+"""``swell chaos`` strikes a user's own script and says what that cost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swell.cli import main
+
+SCRIPT = """
+import sys, time
+import torch
+from torch.utils.data import TensorDataset
+import swell
+from swell.checkpoint.cadence import Cadence
+
+data = TensorDataset(torch.randn(64, 3), torch.randn(64, 1))
+model = torch.nn.Linear(3, 1)
+job = swell.Job(sys.argv[1], batch=8, device="cpu", save=Cadence(every_steps=4))
+job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+loader = job.loader(data, shuffle=True)
+for epoch in job.epochs(int(sys.argv[2])):
+    for x, y in loader:
+        time.sleep(0.03)
+        job.backward(((model(x) - y) ** 2).mean())
+        job.step()
+job.close()
+"""
+
+
+def chaos(tmp_path: Path, *options: str, epochs: int) -> tuple[int, dict[str, Any]]:
+    """Run it; its status and its report."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    line = [sys.executable, "-m", "swell", "chaos", "--json", "--show", "none", "--run-dir", str(tmp_path / "run")]
+    line += [*options, str(tmp_path / "train.py"), str(tmp_path / "job"), str(epochs)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=240)
+    assert "{" in done.stdout, done.stdout + done.stderr
+    return done.returncode, json.loads(done.stdout[done.stdout.index("{\n") :])
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_a_script_struck_at_chosen_points_loses_nothing(tmp_path: Path) -> None:
+    faults = ("--fail-at", "1:4:reduce", "--fail-at", "0:9:commit:exit", "--fail-at", "7:1:backward")
+    status, found = chaos(tmp_path, "--workers", "2", *faults, epochs=3)
+    assert status == 0
+    assert found["faults"] == {"kill in reduce": 1, "exit in commit": 1}
+    assert found["faults_not_reached"] == 1
+    assert (found["steps"], found["samples"], found["lost"], found["repeated"]) == (24, 192, 0, 0)
+    assert found["redone"] >= 1 and found["longest_pause_s"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_a_script_struck_now_and_then_is_stopped_when_its_time_is_over(tmp_path: Path) -> None:
+    weather = ("--mtbf", "1.5", "--kinds", "kill,term", "--duration", "9", "--max-faults", "4")
+    status, found = chaos(tmp_path, "--workers", "1:3", "--start", "2", *weather, epochs=10_000)
+    assert (status, found["status"]) == (0, 143)
+    assert 1 <= sum(found["faults"].values()) <= 4
+    assert found["steps"] > 0 and (found["lost"], found["repeated"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ([], "nothing to strike with: give --mtbf SECONDS, or --fail-at"),
+        (["--mtbf", "0"], "mtbf is 0, expected seconds above 0"),
+        (["--mtbf", "1", "--kinds", "kill,shout"], r"kinds ['shout'] of faults are not known"),
+        (["--fail-at", "1:lunch"], "'1:lunch' is no fault"),
+        (["--mtbf", "1", "--engine", "torchrun"], "leave --engine as it is"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(
+    line: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    assert main(["chaos", *line, "train.py"]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_script_that_does_not_train_with_swell_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "idle.py").write_text("print('hello')")
+    line = ["chaos", "--fail-at", "0:0:join", "--run-dir", str(tmp_path / "run"), str(tmp_path / "idle.py")]
+    assert main(line) == 2
+    assert "its script does not train with swell.Job" in capsys.readouterr().err

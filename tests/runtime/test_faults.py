@@ -1,0 +1,108 @@
+"""Faults on purpose happen where they were planned, once, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from swell.errors import ConfigError
+from swell.runtime.faults import (
+    KINDS,
+    POINTS,
+    DeliberateError,
+    FailingSamples,
+    Faults,
+    fail_at,
+    parse_fault,
+    read_faults,
+)
+from tests.workers import Died, run_processes
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_can_be_written_in_one_word(point: str, kind: str) -> None:
+    fault = fail_at(3, 14, point, kind)
+    assert parse_fault(str(fault)) == fault
+    assert parse_fault(f"3:14:{point}") == fail_at(3, 14, point, "kill")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' is no fault, expected RANK:STEP:POINT"),
+        ("1:reduce", "is no fault"),
+        ("1:2:reduce:kill:twice", "is no fault"),
+        ("-1:2:reduce", "is no fault"),
+        ("1:2:lunch", "'lunch' is no point of a fault, expected one of backward, reduce"),
+        ("1:2:reduce:shout", "'shout' is no kind of a fault, expected one of kill, term"),
+    ],
+)
+def test_a_fault_that_cannot_be_read_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_fault(text)
+
+
+def test_a_fault_happens_once_to_its_rank_from_its_step_on(tmp_path: Path) -> None:
+    faults = Faults([fail_at(1, 5, "backward", "exception")], tmp_path)
+    for rank, step, point in ((0, 5, "backward"), (1, 4, "backward"), (1, 5, "commit")):
+        faults.reach(point, rank=rank, step=step)
+    assert faults.happened() == []
+    with pytest.raises(DeliberateError, match="1:5:backward:exception"):
+        faults.reach("backward", rank=1, step=7)
+    faults.reach("backward", rank=1, step=7)
+    read_faults(faults.variables()).reach("backward", rank=1, step=8)  # another worker that has the rank now
+    (record,) = faults.happened()
+    assert (record["at_step"], record["pid"], record["kind"]) == (7, os.getpid(), "exception")
+
+
+def test_every_worker_is_told_the_same_plan(tmp_path: Path) -> None:
+    faults = Faults([fail_at(0, 1, "save", "oom"), fail_at(2, 3, "load", "exit")], tmp_path)
+    told = read_faults(faults.variables())
+    assert told.variables() == faults.variables()
+    assert told.plans("save") and told.plans("load") and not told.plans("join")
+    with pytest.raises(torch.OutOfMemoryError):
+        told.reach("save", rank=0, step=1)
+
+
+def test_without_a_plan_nothing_happens() -> None:
+    faults = read_faults({})
+    faults.reach("reduce", rank=0, step=0)
+    assert not any(faults.plans(point) for point in POINTS)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "lunch", '{"faults": [{"rank": 1}], "folder": "."}'])
+def test_a_plan_that_nobody_wrote_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="SWELL_FAULTS"):
+        read_faults({"SWELL_FAULTS": text})
+
+
+def test_a_plan_needs_a_folder() -> None:
+    with pytest.raises(ConfigError, match="without a folder"):
+        Faults([fail_at(0, 0, "join")])
+
+
+def reach(folder: str, kind: str) -> Any:
+    Faults([fail_at(0, 0, "commit", kind)], folder).reach("commit", rank=0, step=0)
+    return "went on"
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(("kind", "code"), [("kill", -signal.SIGKILL), ("term", -signal.SIGTERM), ("exit", 70)])
+def test_a_process_ends_as_its_fault_says(tmp_path: Path, kind: str, code: int) -> None:
+    (ended,) = run_processes(1, reach, str(tmp_path), kind, may_die=[0])
+    assert ended == Died(code)
+
+
+def test_samples_fail_where_loading_was_to_fail(tmp_path: Path) -> None:
+    samples = FailingSamples(range(10), Faults([fail_at(1, 3, "load", "exception")], tmp_path))
+    assert len(samples) == 10 and samples[4] == 4
+    samples.place.copy_(torch.tensor([1, 3]))
+    with pytest.raises(DeliberateError):
+        samples[4]
+    assert samples[4] == 4
