@@ -9,8 +9,10 @@ import torch
 
 from swell.cli import main
 from swell.core.events import Event, Stepped
-from swell.demo import training, ways
+from swell.demo import ELASTIC, Shown, show, training
 from swell.demo.digits import load_digits
+from swell.demo.proof import Claim
+from swell.demo.training import Result, Way, ways
 from swell.telemetry import read_events
 
 
@@ -28,11 +30,6 @@ class Losses:
         pass
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "EPOCHS", 1)
-
-
 def test_every_digit_is_either_trained_on_or_judged_by() -> None:
     train_set, test_set = load_digits()
     assert (len(train_set), len(test_set)) == (1438, 359)
@@ -41,27 +38,42 @@ def test_every_digit_is_either_trained_on_or_judged_by() -> None:
     assert torch.equal(labels.unique(), torch.arange(10))
 
 
-@pytest.mark.parametrize("name", ways())
-def test_the_same_seed_gives_the_same_run(name: str, tmp_path: Path) -> None:
-    way, sinks = ways()[name], [Losses(), Losses()]
+@pytest.mark.parametrize("way", ways().values(), ids=list(ways()))
+def test_the_same_seed_gives_the_same_run(way: Way, tmp_path: Path) -> None:
+    sinks = [Losses(), Losses()]
     results = [
-        training.train(tmp_path / str(index), batch=way.batch, rule=way.rule, micro=way.micro, seed=3, sink=sink)
-        for index, sink in enumerate(sinks)
+        training.train(tmp_path / str(index), way, seed=3, passes=1, sinks=[sink]) for index, sink in enumerate(sinks)
     ]
     assert results[0] == results[1]
     assert sinks[0].seen == sinks[1].seen
 
 
-def test_the_command_shows_and_draws_three_runs_and_starts_anew_each_time(
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_the_elastic_run_lives_through_everything_and_uses_every_sample_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = []
-    for _ in range(2):
-        assert main(["demo", "--out", str(tmp_path)]) == 0
-        shown.append(capsys.readouterr().out)
-    assert shown[0] == shown[1]
-    assert all(name in shown[0] for name in ways())
-    assert "\x1b" not in shown[0]
-    assert (tmp_path / "demo.png").stat().st_size > 10_000
-    for way in ways().values():
-        assert any(isinstance(event, Stepped) for event in read_events(tmp_path / way.folder / "events.jsonl"))
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "events.jsonl").write_text("of an earlier demo\n")
+    shown = show(tmp_path, passes=2)
+    text = capsys.readouterr().out
+    happened, once, _ = shown.claims
+    assert happened.holds and once.holds, text
+    assert "workers: 1 → 2 → 1 → 2" in text and "2 epochs of 1,438 samples" in text
+    assert all(name in text for name in (*ways(), ELASTIC))
+    assert "\x1b" not in text
+    assert shown.results[ELASTIC].samples == 2 * 1438
+    for picture in shown.pictures:
+        assert picture.stat().st_size > 10_000
+    for folder in ("small", "large", "swell", "elastic"):
+        assert any(isinstance(event, Stepped) for event in read_events(tmp_path / folder / "events.jsonl"))
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_the_command_fails_if_a_claim_does_not_hold(
+    holds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = Result(accuracy=1.0, steps=1, samples=1)
+    shown = Shown(results={"swell": result}, claims=[Claim("a", True), Claim("b", holds)], pictures=[])
+    monkeypatch.setattr("swell.demo.show", lambda out, *, seed: shown)
+    assert main(["demo", "--out", str(tmp_path)]) == (0 if holds else 1)

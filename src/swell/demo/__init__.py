@@ -1,4 +1,4 @@
-"""What swell does, seen in a minute: one small network on handwritten digits, trained three ways."""
+"""What swell does, seen in a minute: one small network on handwritten digits, trained three ways and under fire."""
 
 from __future__ import annotations
 
@@ -8,75 +8,105 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from rich.text import Text
 
-import swell
-from swell.core.protocols import Policy
+from swell.demo.digits import load_digits
+from swell.demo.history import ElasticRun, Moment
+from swell.demo.proof import Claim, claims
 from swell.demo.scoreboard import Scoreboard
-from swell.demo.training import BASE_BATCH, EPOCHS, Result, train
-from swell.telemetry import LOG_NAME, compare, read_events
+from swell.demo.training import BASE_BATCH, LARGE_BATCH, PASSES, SWELL_PASSES, Result, train, ways
+from swell.telemetry import LOG_NAME, compare, draw_timeline, read_events
 
-LARGE_BATCH = 128
+ELASTIC = "swell, elastic"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
-    """How one of the runs chooses its batch, and what its learning rate follows."""
+class Shown:
+    """What the demo has shown."""
 
-    folder: str
-    batch: int | Policy
-    rule: str
-    micro: int  # samples that go through the network at once
+    results: dict[str, Result]
+    claims: list[Claim]
+    pictures: list[Path]
 
-
-def ways() -> dict[str, Way]:
-    """The three runs, by the names the table gives them."""
-    growing = swell.Hysteresis(swell.NoiseScale(BASE_BATCH, max=LARGE_BATCH), change=0.25)
-    half = BASE_BATCH // 2  # noise is seen in how the parts of a step differ, so every step shall have two or more
-    return {
-        "small batch": Way(folder="small", batch=BASE_BATCH, rule="constant", micro=BASE_BATCH),
-        "large batch": Way(folder="large", batch=LARGE_BATCH, rule="constant", micro=LARGE_BATCH),
-        "swell": Way(folder="swell", batch=growing, rule="adascale", micro=half),
-    }
+    @property
+    def holds(self) -> bool:
+        """Whether everything that was claimed is true."""
+        return all(claim.holds for claim in self.claims)
 
 
-def show(out: Path, *, seed: int = 0) -> dict[str, Result]:
-    """Train three ways, show the results side by side, and draw ``out/demo.png``. Runs of an earlier demo are replaced.
+def show(out: Path, *, seed: int = 0, passes: int = SWELL_PASSES) -> Shown:
+    """Train three ways and a fourth time on workers that come, go and die; show, check and draw what came of it.
 
-    The same seed gives the same numbers.
+    ``out/demo.png`` shows the elastic run over time, ``out/ways.png`` the three ways side by side. Runs of an earlier
+    demo are replaced. ``SwellError`` where the elastic run does not come to its end.
     """
     console = Console(highlight=False)
-    console.print("One network, one learning rate, three ways to choose the batch size:\n")
+    console.print("One network, one learning rate, three ways to choose the batch size;")
+    console.print("and once more with swell, on workers that come, go and die:\n")
+    results: dict[str, Result] = {}
+    folders = {name: _empty(out / way.folder) for name, way in ways().items()}
+    folder = _empty(out / "elastic")
+    moments: list[Moment] = []
+    with Scoreboard([*folders, ELASTIC], console=console) as board:
+        for name, way in ways().items():
+            results[name] = _undisturbed(folders[name], name, board, seed=seed, passes=min(passes, way.passes))
+            board.finish(name, results[name])
+
+        def tell(moment: Moment) -> None:
+            moments.append(moment)
+            board.tell(moment)
+
+        size = len(load_digits()[0])
+        board.begin("the same run starts once more, on one worker: swell run --workers 1:2")
+        run = ElasticRun(folder, seed=seed, passes=passes, total=size * passes, sink=board.sink(ELASTIC), tell=tell)
+        results[ELASTIC] = run.live()
+        board.finish(ELASTIC, results[ELASTIC])
+    console.print(_in_words(*(results[name] for name in ways())))
+    events = list(read_events(folder / LOG_NAME))
+    checked = claims(events, folder, results[ELASTIC], results["swell"], size=size, passes=passes)
+    console.print("\nThe elastic run, by what its workers wrote down:")
+    for claim in checked:
+        console.print(_judged(claim))
+    pictures = [
+        draw_timeline(
+            events,
+            out / "demo.png",
+            marks=[(moment.time, moment.mark) for moment in moments if moment.mark],
+            beside={"undisturbed": read_events(folders["swell"] / LOG_NAME)},
+        ),
+        compare({name: read_events(folder / LOG_NAME) for name, folder in folders.items()}, out / "ways.png"),
+    ]
+    console.print(f"\nWorkers, batch, lr factor and loss over time: {pictures[0]}", soft_wrap=True)
+    console.print(f"The three ways side by side: {pictures[1]}; each run's events are beside it.", soft_wrap=True)
+    return Shown(results=results, claims=checked, pictures=pictures)
+
+
+def _undisturbed(folder: Path, name: str, board: Scoreboard, *, seed: int, passes: int) -> Result:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors this small are quickest so, and sums do not depend on the number of cores
-    results: dict[str, Result] = {}
-    folders: dict[str, Path] = {}
     try:
-        with Scoreboard(list(ways()), console=console) as board:
-            for name, way in ways().items():
-                folders[name] = _empty(out / way.folder)
-                results[name] = train(
-                    folders[name], batch=way.batch, rule=way.rule, micro=way.micro, seed=seed, sink=board.sink(name)
-                )
-                board.finish(name, results[name])
+        return train(folder, ways()[name], seed=seed, passes=passes, sinks=[board.sink(name)])
     finally:
         torch.set_num_threads(threads)
-    console.print(_in_words(*results.values()))
-    picture = compare({name: read_events(folder / LOG_NAME) for name, folder in folders.items()}, out / "demo.png")
-    console.print(f"\nLoss, batch size and gain are drawn in {picture}; the events of each run are beside it.")
-    return results
 
 
 def _empty(folder: Path) -> Path:
     """The folder without the run an earlier demo left there, which would otherwise be resumed at its end."""
     if (folder / LOG_NAME).exists():
         shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _judged(claim: Claim) -> Text:
+    mark = ("  ✓ ", "bold green") if claim.holds else ("  ✗ ", "bold red")
+    return Text.assemble(mark, claim.text if claim.holds else f"THIS DOES NOT HOLD: {claim.text}")
 
 
 def _in_words(small: Result, large: Result, swelled: Result) -> str:
     return (
         f"The learning rate was tuned for batches of {BASE_BATCH}. With batches of {LARGE_BATCH} and nothing else "
-        f"changed, {EPOCHS} passes end at {large.accuracy:.1%}. swell grew the batch with the gradient noise and let "
+        f"changed, {PASSES} passes end at {large.accuracy:.1%}. swell grew the batch with the gradient noise and let "
         f"the learning rate follow: {swelled.accuracy:.1%} against {small.accuracy:.1%}, in "
         f"{swelled.steps / small.steps:.0%} of the steps."
     )

@@ -1,4 +1,4 @@
-"""The demo's table: one row a run, kept up to date while the run goes on."""
+"""The demo's table: one row a run, kept up to date while the run goes on, and what befalls the elastic one below it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import time
 from dataclasses import dataclass
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from swell.core.events import Event, Stepped
+from swell.demo.history import Moment
 from swell.demo.training import Result
 
 _FRAME_S = 0.1
+_HEADINGS = ("accuracy", "steps", "samples", "workers", "batch", "lr", "loss")
 
 
 @dataclass
 class _Row:
     name: str
     latest: Stepped | None = None
-    largest: int = 0  # global batch so far
+    smallest: int = 0  # global batch so far
+    largest: int = 0
     result: Result | None = None
 
 
@@ -29,8 +33,10 @@ class Scoreboard:
 
     def __init__(self, names: list[str], *, console: Console) -> None:
         self._rows = [_Row(name) for name in names]
+        self._began: float | None = None  # when the first moment was, in seconds since the epoch
+        self._moments: list[Moment] = []
         self._console = console
-        self._live = Live(self._table(), console=console, auto_refresh=False) if console.is_terminal else None
+        self._live = Live(self._shown(), console=console, auto_refresh=False) if console.is_terminal else None
         self._shown_s = 0.0
 
     def __enter__(self) -> Scoreboard:
@@ -40,7 +46,7 @@ class Scoreboard:
 
     def __exit__(self, *failure: object) -> None:
         if self._live is not None:
-            self._live.update(self._table(), refresh=True)
+            self._live.update(self._shown(), refresh=True)
             self._live.stop()
         elif failure[0] is None:
             self._console.print(self._table())
@@ -48,6 +54,19 @@ class Scoreboard:
     def sink(self, name: str) -> RowSink:
         """What a job tells its events to."""
         return RowSink(self, self._row(name))
+
+    def begin(self, text: str) -> None:
+        """The elastic run begins: its moments are timed from here."""
+        self._began = time.time()
+        self.tell(Moment(self._began, text, ""))
+
+    def tell(self, moment: Moment) -> None:
+        """Say what befell the elastic run."""
+        self._moments.append(moment)
+        if self._live is None:
+            self._console.print(self._line(moment))
+        else:
+            self._live.update(self._shown(), refresh=True)
 
     def finish(self, name: str, result: Result) -> None:
         """Put a run's result in its row."""
@@ -60,16 +79,23 @@ class Scoreboard:
         now = time.monotonic()
         if self._live is not None and now - self._shown_s >= _FRAME_S:
             self._shown_s = now
-            self._live.update(self._table(), refresh=True)
+            self._live.update(self._shown(), refresh=True)
 
     def _row(self, name: str) -> _Row:
         return next(row for row in self._rows if row.name == name)
 
+    def _shown(self) -> RenderableType:
+        return Group(self._table(), *(self._line(moment) for moment in self._moments))
+
+    def _line(self, moment: Moment) -> Text:
+        since = moment.time - (self._began or moment.time)
+        return Text.assemble((f"  {since:5.1f} s  ", "cyan"), moment.text)
+
     def _table(self) -> Table:
-        table = Table(box=box.SIMPLE_HEAD, header_style="bold cyan")
+        table = Table(box=box.SIMPLE_HEAD, header_style="bold cyan", pad_edge=False)
         table.add_column("")
-        for heading in ("accuracy", "steps", "samples", "largest batch", "lr factor", "loss"):
-            table.add_column(heading, justify="right", min_width=len(heading))
+        for heading in _HEADINGS:
+            table.add_column(heading, justify="right", min_width=max(5, len(heading)))
         for row in self._rows:
             table.add_row(row.name, *_cells(row), style=None if row.latest else "dim")
         return table
@@ -83,8 +109,10 @@ class RowSink:
 
     def emit(self, event: Event) -> None:
         if isinstance(event, Stepped):
-            self._row.latest = event
-            self._row.largest = max(self._row.largest, event.global_batch)
+            row = self._row
+            row.smallest = event.global_batch if row.latest is None else row.smallest
+            row.latest = event
+            row.largest = max(row.largest, event.global_batch)
             self._board.refresh()
 
     def close(self) -> None:
@@ -92,14 +120,15 @@ class RowSink:
 
 
 def _cells(row: _Row) -> list[str]:
-    latest = row.latest
+    latest, result = row.latest, row.result
     if latest is None:
-        return [""] * 6
+        return [""] * len(_HEADINGS)
     return [
-        f"{row.result.accuracy:.1%}" if row.result else "…",
-        f"{row.result.steps if row.result else latest.step:,}",
-        f"{row.result.samples if row.result else latest.samples:,}",
-        f"{row.largest:,}",
-        f"{latest.lr_factor[0]:.2f}",
+        f"{result.accuracy:.1%}" if result else "…",
+        f"{result.steps if result else latest.step:,}",
+        f"{result.samples if result else latest.samples:,}",
+        f"{latest.replicas}",
+        f"{row.smallest}" if row.largest == row.smallest else f"{row.smallest}–{row.largest}",
+        f"×{latest.lr_factor[0]:.2f}",
         "" if latest.loss is None else f"{latest.loss:.3f}",
     ]

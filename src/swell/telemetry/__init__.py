@@ -13,6 +13,7 @@ from swell.telemetry.progress import ProgressLine
 from swell.telemetry.report import compare, draw_run
 from swell.telemetry.series import Series, series_of
 from swell.telemetry.tensorboard import TensorBoardSink
+from swell.telemetry.timeline import draw_timeline
 
 LOG_NAME = "events.jsonl"
 
@@ -25,6 +26,7 @@ __all__ = [
     "TensorBoardSink",
     "compare",
     "draw_run",
+    "draw_timeline",
     "last_step",
     "open_sinks",
     "read_events",

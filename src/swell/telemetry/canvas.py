@@ -35,7 +35,15 @@ _STYLE: dict[Any, Any] = {
 class Canvas:
     """A figure without any global state of matplotlib's, saved where all went well."""
 
-    def __init__(self, path: str | os.PathLike[str], *, rows: int, columns: int, size: tuple[float, float]) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        rows: int,
+        columns: int,
+        size: tuple[float, float],
+        heights: Sequence[float] | None = None,
+    ) -> None:
         try:
             import matplotlib
             from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -49,7 +57,7 @@ class Canvas:
         self._style.__enter__()
         self._figure: Any = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(self._figure)
-        grid = self._figure.subplots(rows, columns, sharex=columns == 1, squeeze=False)
+        grid = self._figure.subplots(rows, columns, sharex=columns == 1, squeeze=False, height_ratios=heights)
         self.axes: list[Any] = list(grid.flat)
         for axes in self.axes:
             axes.xaxis.set_major_formatter(_counts())

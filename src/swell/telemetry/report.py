@@ -31,7 +31,7 @@ def draw_run(events: Iterable[Event], path: str | os.PathLike[str]) -> Path:
     with Canvas(path, rows=3, columns=1, size=(8.0, 8.0)) as canvas:
         loss, batch, gain = canvas.axes
         _draw_loss(loss, run, COLOURS[0], raw=True)
-        _dress_loss(loss, [run])
+        dress_loss(loss, [run])
         _draw_batch(batch, run, COLOURS[0])
         _draw_gain(gain, run)
         for axes in canvas.axes:
@@ -61,9 +61,9 @@ def compare(runs: Mapping[str, Iterable[Event]], path: str | os.PathLike[str]) -
             _draw_loss(loss, run, colour, raw=False)
             _steps(batch, run.samples, run.chosen(run.global_batch), colour, linewidth=width)
             _steps(gain, run.samples, run.chosen(run.gain), colour, linewidth=width)
-        _dress_loss(loss, list(drawn.values()))
-        _dress_batch(batch, list(drawn.values()))
-        _from_zero(gain, np.concatenate([run.gain for run in drawn.values()]))
+        dress_loss(loss, list(drawn.values()))
+        dress_batch(batch, list(drawn.values()))
+        from_zero(gain, np.concatenate([run.gain for run in drawn.values()]))
         gain.set_title("gain: base steps a step is worth")
         for axes in canvas.axes:
             axes.set_xlabel("samples")
@@ -81,7 +81,8 @@ def _logarithmic(axes: Any, *, base: int, within: Sequence[float]) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _from_zero(axes: Any, values: np.ndarray) -> None:
+def from_zero(axes: Any, values: np.ndarray) -> None:
+    """An axis from 0 to a little above the largest value."""
     highest = float(np.max(values[np.isfinite(values)], initial=0.0))
     axes.set_ylim(0, 1.1 * highest if highest > 0 else 1.0)
 
@@ -94,26 +95,27 @@ def _thinned(*columns: np.ndarray) -> list[np.ndarray]:
     return [column[keep] for column in columns]
 
 
-def _average(run: Series) -> np.ndarray:
+def average_loss(run: Series) -> np.ndarray:
     """The loss averaged over a fiftieth of the run, or two steps where that is more."""
     return smoothed(run.loss, run.samples, over=max(run.samples[-1] / 50, 2 * float(np.median(run.global_batch))))
 
 
 def _draw_loss(axes: Any, run: Series, colour: str, *, raw: bool) -> None:
-    samples, loss, average = _thinned(run.samples, run.loss, _average(run))
+    samples, loss, average = _thinned(run.samples, run.loss, average_loss(run))
     if raw:
         axes.plot(samples, loss, color=colour, linewidth=0.7, alpha=0.3)
     axes.plot(samples, average, color=colour, linewidth=1.8)
 
 
-def _dress_loss(axes: Any, runs: list[Series]) -> None:
+def dress_loss(axes: Any, runs: list[Series]) -> None:
+    """The axis for the loss of these runs: from zero, or logarithmic where it falls far."""
     axes.set_title("loss")
     values = np.concatenate([run.loss for run in runs])
     values = values[np.isfinite(values)]
     if not len(values):
         axes.text(0.5, 0.5, "no loss was recorded", transform=axes.transAxes, ha="center", color="#777777")
         return
-    averages = np.concatenate([_average(run) for run in runs])
+    averages = np.concatenate([average_loss(run) for run in runs])
     low, high = np.nanmin(averages), np.nanmax(averages)
     top = max(high, float(np.quantile(values, 0.995)))  # a few wild steps do not press the rest flat
     if values.min() < 0:
@@ -134,7 +136,7 @@ def _steps(axes: Any, samples: np.ndarray, values: np.ndarray, colour: str, **ho
 
 def _draw_batch(axes: Any, run: Series, colour: str) -> None:
     _steps(axes, run.samples, run.chosen(run.global_batch), colour)
-    _dress_batch(axes, [run])
+    dress_batch(axes, [run])
     if run.replicas.min() == run.replicas.max():
         return
     axes.set_ylabel("batch", color=colour)
@@ -147,13 +149,14 @@ def _draw_batch(axes: Any, run: Series, colour: str) -> None:
     other.yaxis.get_major_locator().set_params(integer=True)
 
 
-def _dress_batch(axes: Any, runs: list[Series]) -> None:
+def dress_batch(axes: Any, runs: list[Series]) -> None:
+    """The axis for the global batch of these runs: from zero, or in powers of two where it changes much."""
     axes.set_title("global batch, in samples")
     batches = np.concatenate([run.chosen(run.global_batch) for run in runs])
     if batches.max() >= 8 * batches.min():
         _logarithmic(axes, base=2, within=(1,))
     else:
-        _from_zero(axes, batches)
+        from_zero(axes, batches)
 
 
 def _draw_gain(axes: Any, run: Series) -> None:
@@ -161,12 +164,12 @@ def _draw_gain(axes: Any, run: Series) -> None:
     gain, factor = run.chosen(run.gain), run.chosen(run.lr_factor)
     axes.set_title("gain: base steps a step is worth")
     _steps(axes, run.samples, gain, COLOURS[2], label="gain")
-    _from_zero(axes, gain)
+    from_zero(axes, gain)
     if np.isnan(factor).all() or np.allclose(gain, factor, equal_nan=True):
         return
     axes.set_title("gain and learning rate factor")
     _steps(axes, run.samples, factor, COLOURS[3], linewidth=1.4, label="lr factor")
-    _from_zero(axes, np.concatenate([gain, factor]))
+    from_zero(axes, np.concatenate([gain, factor]))
     axes.legend(loc="best")
 
 

@@ -16,6 +16,7 @@ from swell.errors import ConfigError
 class Series:
     """One entry for each committed step; what was not measured is not-a-number."""
 
+    time: np.ndarray  # at which the step was committed, in seconds since the epoch
     samples: np.ndarray  # committed up to and with the step
     loss: np.ndarray
     global_batch: np.ndarray
@@ -66,6 +67,7 @@ def series_of(events: Iterable[Event]) -> Series:
         return np.array([np.nan if value is None else value for value in values], dtype=float)
 
     return Series(
+        time=column(step.time for step in steps),
         samples=column(step.samples for step in steps),
         loss=column(step.loss for step in steps),
         global_batch=column(step.global_batch for step in steps),
@@ -94,12 +96,11 @@ def smoothed(values: np.ndarray, samples: np.ndarray, *, over: float) -> np.ndar
     more. Values that are not finite are passed over.
     """
     sizes = np.diff(samples, prepend=0.0)
-    total, weight, result = 0.0, 0.0, np.full(len(values), np.nan)
+    mean, weight, result = math.nan, 0.0, np.full(len(values), np.nan)
     for i, (value, size) in enumerate(zip(values.tolist(), sizes.tolist(), strict=True)):
-        decay = math.exp(-size / over)
-        total, weight = total * decay, weight * decay
+        weight *= math.exp(-size / over)
         if math.isfinite(value):
-            total, weight = total + size * value, weight + size
-        if weight > 0:
-            result[i] = total / weight
+            weight += size
+            mean = value if math.isnan(mean) else mean + (value - mean) * size / weight
+        result[i] = mean
     return result

@@ -1,0 +1,189 @@
+"""What befalls the demo's elastic run: it grows, loses a worker, is stopped, and is resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from swell.core.events import Event, RunEnded, Stepped, from_json
+from swell.core.protocols import Sink
+from swell.demo.training import Result
+from swell.demo.worker import PACE, RESULT
+from swell.errors import SwellError
+from swell.runtime.control import ask
+from swell.runtime.notice import EXIT_RESUME
+from swell.telemetry import LOG_NAME
+
+MOST_PACE = 600.0  # samples a second for one worker, slow enough to watch
+_STARTING = 0.12  # of all samples may be used by one worker while another starts, so that it comes in time to be seen
+_LOOK_S = 0.05
+_LONGEST_S = 600.0
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Something that was done to the run, or that came of it."""
+
+    time: float  # since the epoch
+    text: str
+    mark: str  # a word for the picture
+
+
+@dataclass
+class Log:
+    """The run's events as they are written; each new one is told to ``sink``."""
+
+    path: Path
+    sink: Sink
+    events: list[Event] = field(default_factory=list)
+    _read: int = 0
+
+    def look(self) -> None:
+        """Take up what was written since the last look."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                event = from_json(line.decode())
+                self.events.append(event)
+                self.sink.emit(event)
+
+    @property
+    def latest(self) -> Stepped | None:
+        """The latest step."""
+        return next((event for event in reversed(self.events) if isinstance(event, Stepped)), None)
+
+
+class ElasticRun:
+    """``swell run`` of the demo's worker, and its owner, who does this and that to it."""
+
+    def __init__(
+        self, folder: Path, *, seed: int, passes: int, total: int, sink: Sink, tell: Callable[[Moment], None]
+    ) -> None:
+        self._folder, self._total, self._tell = folder, total, tell
+        self.log = Log(folder / LOG_NAME, sink)
+        self._script = ["-m", "swell.demo.worker", str(folder), "--seed", str(seed), "--passes", str(passes)]
+        self._deadline = time.monotonic() + _LONGEST_S
+
+    def live(self) -> Result:
+        """Let the run live through everything; what came of it. ``SwellError`` where it does not get that far."""
+        with self._swell("run", "--workers", "1:2", "--start", "1", "--run-dir", self._folder, *self._script) as run:
+            self._until(run, lambda step: True, "take its first step")
+            self._set_pace(run)
+            self._until(run, lambda step: step.samples >= 0.08 * self._total, "train on one worker")
+            self._say("a second worker is asked for: swell resize 2", "resize 2")
+            ask(self._folder, "resize", workers=2)
+            joined = self._until(run, lambda step: step.replicas == 2, "take in a second worker")
+            self._say(f"it was started meanwhile and joins: {self._gap(joined):.2f} s from step to step", "joins")
+            goal = joined.samples + 0.15 * self._total
+            self._until(run, lambda step: step.samples >= goal, "train on two workers")
+            victim = next(worker for worker in ask(self._folder, "status")["workers"] if worker["rank"] == 0)
+            os.kill(victim["pid"], signal.SIGKILL)
+            self._say("the first worker is killed: kill -9", "kill -9")
+            alone = self._until(run, lambda step: step.replicas == 1, "go on with the worker that was left")
+            self._say(f"the other goes on alone: {self._gap(alone):.2f} s from step to step", "")
+            late = 0.75 * self._total  # then the run is stopped before another has started
+            again = self._until(run, lambda step: step.replicas == 2 or step.samples >= late, "replace the lost worker")
+            if again.replicas == 2:
+                self._say(f"a new one takes its place: {self._gap(again):.2f} s from step to step", "replaced")
+            goal = max(again.samples, alone.samples) + 0.1 * self._total
+            self._until(run, lambda step: step.samples >= goal, "train on two workers again")
+            self._say("the run is told to stop: swell stop", "stop")
+            ask(self._folder, "stop")
+            self._end(run, EXIT_RESUME, "save and stop")
+            latest = self.log.latest
+            self._say(f"it has saved after step {latest.step if latest else 0:,} and is gone", "")
+        with self._swell("resume", self._folder, "--start", "2") as run:
+            done = latest.samples if latest else 0
+            self._until(run, lambda step: step.samples > done, "go on where it was stopped")
+            self._say("it goes on where it was: swell resume", "resume")
+            self._end(run, 0, "come to its end")
+        self._say("every pass is done", "")
+        return Result(**json.loads((self._folder / RESULT).read_text()))
+
+    def _set_pace(self, run: _Running) -> None:
+        """Hold the run back as far as this machine needs it; a newcomer starts about as quickly as the first worker."""
+        pace = min(MOST_PACE, _STARTING * self._total / (time.monotonic() - run.began))
+        written = self._folder / f"{PACE}~"
+        written.write_text(str(pace))
+        written.replace(self._folder / PACE)
+
+    def _swell(self, word: str, *line: Any) -> _Running:
+        show = ["--show", "none"] if word == "run" else []
+        command = [sys.executable, "-m", "swell", word, *show, *map(str, line)]
+        return _Running(command, self._folder / "terminal.txt")
+
+    def _say(self, text: str, mark: str) -> None:
+        self._tell(Moment(time.time(), text, mark))
+
+    def _gap(self, step: Stepped) -> float:
+        """Seconds from the step before this one to it."""
+        times = [event.time for event in self.log.events if isinstance(event, Stepped) and event.step <= step.step]
+        return times[-1] - times[-2]
+
+    def _until(self, run: _Running, reached: Callable[[Stepped], bool], what: str) -> Stepped:
+        """Wait for the first step of which that is true."""
+        seen = len(self.log.events)
+        while True:
+            ended = run.process.poll() is not None
+            self.log.look()
+            for event in self.log.events[seen:]:
+                if isinstance(event, Stepped) and reached(event):
+                    return event
+                ended = ended or isinstance(event, RunEnded)
+            seen = len(self.log.events)
+            if ended:
+                raise self._failure(run, f"the run ended before it came to {what}")
+            if time.monotonic() > self._deadline:
+                raise self._failure(run, f"the run did not come to {what} within {_LONGEST_S:.0f} s")
+            time.sleep(_LOOK_S)
+
+    def _end(self, run: _Running, status: int, what: str) -> None:
+        while run.process.poll() is None:
+            self.log.look()
+            if time.monotonic() > self._deadline:
+                raise self._failure(run, f"the run did not {what} within {_LONGEST_S:.0f} s")
+            time.sleep(_LOOK_S)
+        self.log.look()
+        if run.process.returncode != status:
+            raise self._failure(run, f"the run was to {what}, but its status is {run.process.returncode}")
+
+    def _failure(self, run: _Running, text: str) -> SwellError:
+        return SwellError(
+            f"{text}. What it said is in {run.output} and in {self._folder / 'logs'}. Where the machine is very busy, "
+            f"new workers may not start in time: then run the demo again."
+        )
+
+
+class _Running:
+    """A command that is not left behind."""
+
+    def __init__(self, command: list[str], output: Path) -> None:
+        self.output, self.began = output, time.monotonic()
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with output.open("ab") as file:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+
+    def __enter__(self) -> _Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
