@@ -98,7 +98,7 @@ def disturbed(run: Run, random: Random, most: int) -> tuple[list[tuple[Any, ...]
     """The path of a run whose world changes at random, and how often what happened."""
     world = [run.replica() for _ in range(random.randint(1, most))]
     saved = world[0].state()
-    happened = dict.fromkeys(("resized", "lost", "all lost", "stopped", "torn"), 0)
+    happened: dict[str, int] = dict.fromkeys(("resized", "lost", "all lost", "stopped", "torn"), 0)
     while True:
         plans = [run.step(replica, len(world)) for replica in world]
         if plans[0] is None:

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from swell.job.state import capture_trainee, restore_trainee
 from swell.job.trainee import Trainee
 
+SMALL = 2**16  # elements; batch norm's own kernels write to its statistics without torch counting that
+
 
 @dataclass
 class _Kept:
@@ -24,13 +26,19 @@ class _Kept:
     version: int
     values: Tensor
 
+    @property
+    def untouched(self) -> bool:
+        """Whether it is certain that nobody has written to it since."""
+        same = self.owner.get(self.name) is self.tensor and self.tensor._version == self.version
+        return same and self.tensor.numel() > SMALL
+
 
 class Rollback:
     """Holds the models' buffers as they were when the step began.
 
-    A forward pass in training mode writes to buffers (batch-norm statistics); done again, it would count twice. Values
-    are copied once, then again only where torch has counted a write, so masks and tables that never change cost
-    nothing. Weights change only in an update, after the last exchange, and need no copy; but an optimizer that works by
+    A forward pass in training mode writes to buffers (batch-norm statistics); done again, it would count twice. Small
+    ones are copied before every step, large ones (masks, tables) once, then again only where torch has counted a write.
+    Weights change only in an update, after the last exchange, and need no copy; but an optimizer that works by
     closure exchanges gradients in the middle of its update, and is held whole for that time.
     """
 
@@ -50,7 +58,7 @@ class Rollback:
             now = kept.owner.get(kept.name)
             if now is not None and (now is not kept.tensor or now.shape != kept.values.shape):
                 kept.tensor, kept.version, kept.values = now, now._version, now.detach().clone()
-            elif now is not None and now._version != kept.version:
+            elif now is not None and not kept.untouched:
                 kept.version = now._version
                 written.append(kept)
         if written:
@@ -73,11 +81,10 @@ class Rollback:
             held[0].drain()  # what the broken step measured goes with it
             restore_trainee(*held)
         for kept in self._kept or ():
-            if kept.owner.get(kept.name) is kept.tensor and kept.tensor._version == kept.version:
-                continue
-            kept.tensor.copy_(kept.values)
-            kept.version = kept.tensor._version
-            kept.owner[kept.name] = kept.tensor
+            if not kept.untouched:
+                kept.tensor.copy_(kept.values)
+                kept.version = kept.tensor._version
+                kept.owner[kept.name] = kept.tensor
 
 
 def _keep(owner: dict[str, Tensor | None], name: str) -> _Kept:
