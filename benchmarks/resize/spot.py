@@ -3,7 +3,7 @@
 SWELL_DATA=/path/to/data python benchmarks/resize/spot.py [--seeds 3] [--trace trace.csv] [--out spot.json]
 
 The trace is that of 32 p3 nodes on AWS over 11 hours (Bamboo, SWELL_DATA/traces/spot_bamboo.tar.gz), ten nodes taken as
-one worker and played in the time the undisturbed run took. Workers that the market takes away are killed without notice.
+one worker and played in the time the undisturbed run took. Workers the market takes away are killed without notice.
 """
 
 from __future__ import annotations
