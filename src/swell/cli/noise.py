@@ -30,8 +30,8 @@ def _run(args: Namespace) -> int:
     noise = found["noise"]
     if noise is None:
         raise ConfigError(
-            "no step could be measured in time: one replica with one micro-batch is measured every tenth step. "
-            "Give --seconds more, or pass micro= to swell.Job so that steps accumulate."
+            "no step could be measured in time. Give --seconds more, or use more than one sample in a step: noise is "
+            "what tells apart the two halves of one."
         )
     if args.plot:
         _plot(noise, found["base"], Path(args.plot))
@@ -64,7 +64,10 @@ def _show(noise: dict[str, Any], base: int) -> None:
         f"steps: signal {noise['signal']:.3g}, noise {noise['noise']:.3g}."
     )
     if not noise["sure"]:
-        print_note("The interval is wide: measure longer (--seconds), or later in training (--after).")
+        print_note(
+            "The interval is wide: measure longer (--seconds, and enough epochs in the script), or later in training "
+            "(--after)."
+        )
 
 
 def _plot(noise: dict[str, Any], base: int, path: Path) -> None:

@@ -46,7 +46,7 @@ class MomentAverage:
 
     Args:
         base_batch: ``B0`` in samples.
-        window: how far back it remembers, in base batches of samples; may be changed at any time.
+        window: how far back it remembers, in base batches of samples; may be changed at any time, as may ``share``.
         share: the part of all samples so far that it remembers at most. At the start of a run the signal falls by
             orders of magnitude within a few steps, and would outweigh all that follows for a whole window. By default
             the start counts like the rest; training runs use ``RECENT``.
@@ -66,9 +66,7 @@ class MomentAverage:
             raise ConfigError(f"base_batch is {base_batch}; expected the samples of one base step, 1 or more.")
         self._base_batch = base_batch
         self.window = window
-        if not share > 0:
-            raise ConfigError(f"share is {share}; expected a part of what was seen, above 0, for example 1 / 3.")
-        self._share = share
+        self.share = share
         self._dropped = 0
         self.reset()
 
@@ -83,6 +81,17 @@ class MomentAverage:
             raise ConfigError(f"window is {window}; expected how many base batches to remember, for example 1000.")
         self._window = float(window)
         self._memory = self._window * self._base_batch  # samples after which an observation's weight is down to 1/e
+
+    @property
+    def share(self) -> float:
+        """The part of all samples so far that it remembers at most."""
+        return self._share
+
+    @share.setter
+    def share(self, share: float) -> None:
+        if not share > 0:
+            raise ConfigError(f"share is {share}; expected a part of what was seen, above 0, for example 1 / 3.")
+        self._share = float(share)
 
     def reset(self) -> None:
         """Forget every observation, as when the way of measuring changes; ``dropped`` is kept."""

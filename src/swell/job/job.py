@@ -108,6 +108,8 @@ class Job(Figures):
         self._trainees: list[Trainee] = []
         self._loader: TrainingLoader | None = None
         self._statistics = as_statistics(statistics)
+        if self._rehearsal is not None:
+            self._statistics = self._rehearsal.statistics(self._statistics)
         self._ending = Ending(self, nonfinite=nonfinite)
         self._stepping = Stepping(self, self._ending, nonfinite=nonfinite, statistics=self._statistics)
         self._registered: dict[str, Any] = {}

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swell.core.protocols import Policy
 from swell.core.types import Layout, Observation
 from swell.errors import ConfigError
+from swell.job.statistics import Statistics
 
 if TYPE_CHECKING:
     from swell.job.job import Job
+
+EVERYTHING = 1e9  # base batches, or parts: nothing is forgotten
+SO_FAR = 20  # steps after which findings are written, in case the script ends before enough is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,12 @@ class Rehearsal:
             return policy
         return RoundOfLayouts(policy, wanted.layouts, wanted.repeats, wanted.after)
 
+    def statistics(self, given: Statistics | None) -> Statistics | None:
+        """Where noise is all that is asked for, every step is measured, and split if it must be."""
+        if self._wanted.layouts:
+            return given
+        return replace(given or Statistics(), every=1, alone="split", split_every=1, window=EVERYTHING)
+
     def trains(self, step: int) -> bool:
         """Whether the weights still move at this step."""
         return step < self._wanted.after
@@ -87,16 +97,18 @@ class Rehearsal:
         """End the script once enough is known or the time is over."""
         wanted, noise = self._wanted, job.noise
         measured = job.steps - wanted.after
-        if measured == 0:
-            for trainee in job._trainees:
-                trainee.noise.reset()
-                trainee.preconditioned_noise.reset()
+        for average in (average for t in job._trainees for average in (t.noise, t.preconditioned_noise)):
+            average.share = EVERYTHING  # the weights stand still, so no figure is older than another
+            if measured == 0:
+                average.reset()
         rounds = len(wanted.layouts) * (wanted.repeats + 2)
         enough = measured >= 2 * rounds if wanted.layouts else noise is not None and noise.sure and measured >= 50
-        if not enough and time.monotonic() - self._began < wanted.seconds:
-            return
-        if job.is_main:
+        going_on = not enough and time.monotonic() - self._began < wanted.seconds
+        so_far = not wanted.layouts and noise is not None and measured > 0 and measured % SO_FAR == 0
+        if job.is_main and (so_far or not going_on):
             Path(wanted.out).write_text(json.dumps(self._findings(job)))
+        if going_on:
+            return
         job.close()
         raise SystemExit(0)
 

@@ -1,0 +1,64 @@
+"""``swell noise``: a script as it is, measured without training it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from swell.cli import main
+
+SCRIPT = """
+import sys
+import torch
+import swell
+
+torch.manual_seed(0)
+x = torch.randn(512, 6)
+y = x.sum(1) + torch.randn(512)
+model = torch.nn.Linear(6, 1)
+job = swell.Job(sys.argv[2], batch=16)
+job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.02))
+loader = job.loader(torch.utils.data.TensorDataset(x, y), shuffle=True)
+for epoch in job.epochs(int(sys.argv[1])):
+    for features, target in loader:
+        job.backward(torch.nn.functional.mse_loss(model(features).squeeze(-1), target))
+        job.step()
+print("this is not for the findings")
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_every_step_of_a_script_is_measured_and_a_picture_drawn(
+    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture, run = tmp_path / "noise.png", tmp_path / "run"
+    assert main(["noise", "--json", "--after", "5", "--plot", str(picture), str(script), "40", str(run)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    noise = found["noise"]
+    assert noise["sure"] and noise["observations"] == found["steps"] - 5 >= 50  # though each is one micro-batch
+    assert noise["interval"][0] <= noise["noise"] / noise["signal"] <= noise["interval"][1]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert not run.exists()  # nothing of the run is touched
+
+
+def test_a_script_that_is_soon_done_tells_what_was_found_so_far(
+    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["noise", str(script), "1", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    assert "Critical batch size" in said and "from 20 measured steps" in said
+
+
+def test_a_script_without_a_job_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "other.py"
+    path.write_text("print('nothing to see')")
+    assert main(["noise", str(path)]) != 0
+    assert "check that it trains with swell.Job" in capsys.readouterr().err
