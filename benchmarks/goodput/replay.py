@@ -70,7 +70,8 @@ def train(machine: Machine, policy: swell.Goodput, seed: int) -> dict[str, float
         width = 1.5 if steps >= 50 else 8.0
         seen = Observation(
             step=steps, samples=samples, epoch=0, epoch_samples=samples, epoch_size=None,
-            total_samples=int(TARGET * BASE), progress=progress, base_batch=BASE, batch=batch, batch_since=since, replicas=1, micro_batch=micro,
+            total_samples=int(TARGET * BASE), progress=progress, base_batch=BASE, batch=batch, batch_since=since,
+            replicas=1, micro_batch=micro,
             noise=NoiseEstimate(
                 total=Moments(1.0, told), groups=(), interval=(told / width, told * width), observations=steps
             ),
