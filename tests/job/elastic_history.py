@@ -24,6 +24,7 @@ from swell.errors import ConfigError
 from swell.runtime.control import ask
 from swell.runtime.faults import Fault, Faults
 from swell.runtime.roster import Patience
+from swell.runtime.worker_trace import WorkerTrace
 from swell.telemetry import read_events
 from tests.job.scenario import Points, make_model, mean_loss
 from tests.runtime.forked import ForkedRun
@@ -42,6 +43,7 @@ class History:
     resizes: tuple[tuple[int, int], ...] = ()  # (step, workers)
     faults: tuple[Fault, ...] = ()
     stops: tuple[int, ...] = ()  # steps after which it is stopped; then its next life begins, on other workers
+    trace: WorkerTrace | None = None  # numbers of workers by time; those too many are killed
     options: dict[str, Any] = field(default_factory=dict)  # of the training: closure, two, evaluate, data_workers ...
 
 
@@ -57,6 +59,7 @@ def play(folder: Path, history: History) -> list[dict[str, Any]]:
         resizes = [pair for pair in history.resizes if stop is None or pair[0] < stop]
         arguments = (str(folder), life, resizes, stop, history.options)
         settings = {"workers": f"1:{history.most}", "start": start, "max_restarts": 99, "patience": PATIENCE}
+        settings |= {"trace": history.trace, "trace_removals": "kill"}
         function = "tests.job.elastic_history:train"
         with ForkedRun(folder, function, *arguments, environ=faults.variables(), beat_s=0.2, **settings) as run:
             ends.append(run.end(timeout_s=90))
@@ -89,7 +92,7 @@ def train(folder: str, life: int, resizes: list[tuple[int, int]], stop: int | No
 
     for epoch in job.epochs(EPOCHS):
         for x, y, index in loader:
-            time.sleep(0.01)
+            time.sleep(options.get("pause_s", 0.01))
             step, generation = job.steps, job._world.generation
             write(tried=step, epoch=epoch, rows=index.tolist())
             job.metrics.sum("seen", len(y))

@@ -134,6 +134,11 @@ class Membership:
         """Somebody wants another number of workers. With ``kill`` those too many get no notice, as on a spot market."""
         if self.stopping or self.finishing or self._code is not None:
             raise ConfigError(f"cannot resize to {workers} workers: the run is coming to its end.")
+        if workers not in self.sizes.allowed and workers in self._given.allowed:
+            raise ConfigError(
+                f"{workers} workers were asked for, but the job's batch can be laid out on {self.sizes} only. Ask for "
+                f"one of those, or start it with a larger batch or a smaller lower bound on micro-batches."
+            )
         self.target = self.sizes.require(workers)
         actions: list[Action] = []
         if kill:

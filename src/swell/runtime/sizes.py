@@ -48,9 +48,10 @@ class WorldSizes:
         given = sorted(set(sizes))
         both = tuple(size for size in self.allowed if size in given)
         if not both:
+            possible = WorldSizes(tuple(given)) if given else "none"
             raise ConfigError(
-                f"the run allows {self} workers and the job can be laid out on {', '.join(map(str, given)) or 'none'}: "
-                f"no number is in both. Change --workers, or the global batch and the bounds on micro-batches."
+                f"the run allows {self} workers and the job can be laid out on {possible}: no number is in both. "
+                f"Change --workers, or the global batch and the bounds on micro-batches."
             )
         return WorldSizes(both)
 
