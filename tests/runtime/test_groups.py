@@ -57,4 +57,4 @@ def test_a_group_that_was_never_made_can_be_left() -> None:
 def test_a_group_in_which_a_thread_is_stuck_is_never_let_go(alone: Any) -> None:
     before = sys.getrefcount(alone.group)
     keep_for_ever(alone)
-    assert sys.getrefcount(alone.group) == before + 1
+    assert sys.getrefcount(alone.group) > before
