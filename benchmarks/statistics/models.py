@@ -25,14 +25,14 @@ class Block(nn.Module):
         return F.relu(self.norm2(self.conv2(y)) + self.short(x))
 
 
-def resnet18(num_classes: int = 10) -> nn.Module:
-    """ResNet-18 as He et al. 2016 cut it for CIFAR: no pooling at the stem, 11.2 M parameters."""
-    layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
-    inside = 64
-    for outside, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+def resnet18(num_classes: int = 10, *, width: int = 64) -> nn.Module:
+    """ResNet-18 as He et al. 2016 cut it for CIFAR: no pooling at the stem, 11.2 M parameters at the usual width."""
+    layers: list[nn.Module] = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    inside = width
+    for outside, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
         layers += [Block(inside, outside, stride), Block(outside, outside, 1)]
         inside = outside
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, num_classes))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, num_classes))
 
 
 class Layer(nn.Module):

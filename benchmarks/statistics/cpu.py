@@ -1,0 +1,206 @@
+"""Step time with gradient statistics on, against the same loop without, on two CPU workers; beside two other libraries.
+
+benchmarks/statistics/peers.sh && .venv-peers/bin/python benchmarks/statistics/cpu.py [--rounds 30] [--out cpu.json]
+
+All loops live in the same two processes (gloo, one thread each) and take turns, a round of eight steps each; ratios are
+taken within a round, so a machine that slows down slows both. Beside the time stands the processor time of both, which
+other programs on the machine lengthen far less. The other libraries are FairScale (AdaScale) and AdaptDL (its noise
+estimator), each against the same DistributedDataParallel loop without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import socket
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import peers
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from models import GPT2, resnet18
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+import swell
+
+WORKERS, STEPS, SAMPLES = 2, 8, 512
+OURS = {
+    "swell, statistics off": False,
+    "swell": swell.Statistics(warm_up=0, every=STEPS),  # one step of eight; by default it is one of sixteen
+    "swell, every step": swell.Statistics(every=1),
+}
+THEIRS = ("plain DDP", "FairScale", "AdaptDL")
+WITHOUT = {"swell": "swell, statistics off", "swell, every step": "swell, statistics off"}  # others: plain DDP
+Case = tuple[str, Callable[[], nn.Module], Callable[..., Tensor], Callable[[Any], Optimizer], list[Tensor], int, int]
+
+
+def image_loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def text_loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+    logits = model(batch[0])
+    return F.cross_entropy(logits.view(-1, logits.shape[-1]), batch[1].view(-1))
+
+
+def small_gpt() -> nn.Module:
+    return GPT2(4096, length=64, layers=4, width=128, heads=4)
+
+
+def cases() -> list[Case]:
+    """Name, model, loss, optimizer, data, a worker's micro-batch, micro-batches a step on each worker."""
+    torch.manual_seed(0)
+    images = [torch.randn(SAMPLES, 3, 32, 32), torch.randint(10, (SAMPLES,))]
+    tokens = torch.randint(4096, (SAMPLES, 65))
+    text = [tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()]
+
+    def sgd(parameters: Any) -> Optimizer:
+        return torch.optim.SGD(parameters, lr=1e-4, momentum=0.9, weight_decay=5e-4)
+
+    def adamw(parameters: Any) -> Optimizer:
+        return torch.optim.AdamW(parameters, lr=1e-5)
+
+    def narrow() -> nn.Module:
+        return resnet18(width=16)
+
+    return [
+        ("ResNet-18 (width 16), 2 x 1 x 8", narrow, image_loss, sgd, images, 8, 1),
+        ("ResNet-18 (width 16), 2 x 4 x 4", narrow, image_loss, sgd, images, 4, 4),
+        ("GPT (1.3 M), 2 x 1 x 8 x 64", small_gpt, text_loss, adamw, text, 8, 1),
+        ("GPT (1.3 M), 2 x 4 x 4 x 64", small_gpt, text_loss, adamw, text, 4, 4),
+    ]
+
+
+def ours(model: nn.Module, optimizer: Optimizer, case: Case, kind: str) -> Iterator[None]:
+    """Steps of ``swell.Job``."""
+    _, _, loss, _, data, micro, accumulation = case
+    given = OURS[kind]
+    # For AdamW a second set of norms, in its own metric, where statistics are on.
+    rule = "constant" if given is False else "auto"
+    batch = WORKERS * micro * accumulation
+    job = swell.Job(batch=batch, micro=micro, rule=rule, statistics=given, progress=False, notices=False)
+    job.wrap(model, optimizer)
+    loader = job.loader(torch.utils.data.TensorDataset(*data), drop_last=True)
+    for _ in job.epochs(10**6):
+        for each in loader:
+            job.backward(loss(model, each))
+            if job.step():
+                yield
+
+
+def theirs(model: nn.Module, optimizer: Optimizer, case: Case, kind: str) -> Iterator[None]:
+    """Steps of DistributedDataParallel with one of the other estimators, or none."""
+    _, _, loss, _, data, micro, accumulation = case
+    dataset = torch.utils.data.TensorDataset(*data)
+    sampler = torch.utils.data.DistributedSampler(dataset, shuffle=False)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=micro, sampler=sampler, drop_last=True)
+
+    def batches() -> Iterator[Any]:
+        while True:
+            yield from loader
+
+    return peers.replicated(model, optimizer, loss, batches(), accumulation=accumulation, kind=kind)
+
+
+def steps_of(case: Case, kind: str) -> Iterator[None]:
+    torch.manual_seed(1)
+    model = case[1]().train()
+    optimizer = case[3](model.parameters())
+    return (ours if kind in OURS else theirs)(model, optimizer, case, kind)
+
+
+def round_of(steps: Iterator[None]) -> tuple[float, float]:
+    """Seconds a step, and seconds of processor time a step of this worker."""
+    dist.barrier()
+    began, used = time.perf_counter(), time.process_time()
+    for _ in range(STEPS):
+        next(steps)
+    dist.barrier()
+    return (time.perf_counter() - began) / STEPS, (time.process_time() - used) / STEPS
+
+
+def measure(case: Case, rounds: int) -> dict[str, Any]:
+    """Median step times of all loops, rounds interleaved, and ratios taken within each round."""
+    kinds = (*OURS, *THEIRS)
+    loops = {kind: steps_of(case, kind) for kind in kinds}
+    for kind in kinds:
+        round_of(loops[kind])
+    walls: dict[str, list[float]] = {kind: [] for kind in kinds}
+    used: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for number in range(rounds):
+        turn = number % len(kinds)
+        for kind in (*kinds[turn:], *kinds[:turn]):
+            wall, mine = round_of(loops[kind])
+            both = torch.tensor(mine, dtype=torch.float64)
+            dist.all_reduce(both)
+            walls[kind].append(wall)
+            used[kind].append(float(both))
+
+    def ratio(times: dict[str, list[float]], kind: str, other: str) -> float:
+        return statistics.median(a / b for a, b in zip(times[kind], times[other], strict=True))
+
+    measured = [kind for kind in kinds if kind not in ("swell, statistics off", "plain DDP")]
+    return {
+        "case": case[0],
+        "rounds": rounds,
+        "step_ms": {kind: 1e3 * statistics.median(walls[kind]) for kind in kinds},
+        "ratio": {kind: ratio(walls, kind, WITHOUT.get(kind, "plain DDP")) for kind in measured},
+        "processor_ratio": {kind: ratio(used, kind, WITHOUT.get(kind, "plain DDP")) for kind in measured},
+        "ratio_to_ddp": {kind: ratio(walls, kind, "plain DDP") for kind in OURS},
+        "processor_ratio_to_ddp": {kind: ratio(used, kind, "plain DDP") for kind in OURS},
+    }
+
+
+def document(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The results so far with when, where and how busy the machine was."""
+    return {
+        "date": str(date.today()),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
+        "load": [round(load, 1) for load in os.getloadavg()],
+        "workers": WORKERS,
+        "results": results,
+    }
+
+
+def work(rank: int, port: int, given: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(WORKERS), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(WORKERS),
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo",
+    )  # fmt: skip
+    dist.init_process_group("gloo", rank=rank, world_size=WORKERS)
+    results: list[dict[str, Any]] = []
+    for case in cases():
+        if given.only in case[0]:
+            results.append(measure(case, given.rounds))
+            if rank == 0:
+                print(json.dumps(results[-1]), flush=True)
+                given.out.write_text(json.dumps(document(results), indent=2) + "\n")
+    dist.barrier()
+    os._exit(0)  # loops that were left in the middle have nothing to tidy up
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "cpu.json")
+    given = parser.parse_args()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torch.multiprocessing.spawn(work, (port, given), nprocs=WORKERS)
+
+
+if __name__ == "__main__":
+    main()
