@@ -110,7 +110,7 @@ def _report(args: Namespace, found: Endurance, struck: dict[str, int], missed: i
 
 
 COMMAND = Command(
-    summary="run a script while its workers are struck down, and say what that cost",
+    summary="strike the workers of a run, and say what that cost",
     description=(
         "Run a script as swell run does, and kill, stop or ask to go one of its workers every now and then, or at a "
         "chosen point of a chosen step. At the end say how many steps had to be done again, how long the others "
