@@ -146,8 +146,16 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
             walls[kind].append(wall)
             used[kind].append(float(both))
 
+    def ratios(times: dict[str, list[float]], kind: str, other: str) -> list[float]:
+        return sorted(a / b for a, b in zip(times[kind], times[other], strict=True))
+
     def ratio(times: dict[str, list[float]], kind: str, other: str) -> float:
-        return statistics.median(a / b for a, b in zip(times[kind], times[other], strict=True))
+        return statistics.median(ratios(times, kind, other))
+
+    def interval(times: dict[str, list[float]], kind: str, other: str) -> list[float]:
+        """95 % interval of the median, by the order of the ratios alone."""
+        ordered, away = ratios(times, kind, other), 0.98 * rounds**0.5
+        return [ordered[max(0, int(rounds / 2 - away))], ordered[min(rounds - 1, int(rounds / 2 + away))]]
 
     measured = [kind for kind in kinds if kind not in ("swell, statistics off", "plain DDP")]
     return {
@@ -155,7 +163,9 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
         "rounds": rounds,
         "step_ms": {kind: 1e3 * statistics.median(walls[kind]) for kind in kinds},
         "ratio": {kind: ratio(walls, kind, WITHOUT.get(kind, "plain DDP")) for kind in measured},
+        "interval": {kind: interval(walls, kind, WITHOUT.get(kind, "plain DDP")) for kind in measured},
         "processor_ratio": {kind: ratio(used, kind, WITHOUT.get(kind, "plain DDP")) for kind in measured},
+        "processor_interval": {kind: interval(used, kind, WITHOUT.get(kind, "plain DDP")) for kind in measured},
         "ratio_to_ddp": {kind: ratio(walls, kind, "plain DDP") for kind in OURS},
         "processor_ratio_to_ddp": {kind: ratio(used, kind, "plain DDP") for kind in OURS},
     }
