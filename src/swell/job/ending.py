@@ -84,7 +84,14 @@ class Ending:
                 )
             )
         pace.timed(outcome.last_s)
-        pace.committed(step.plan, batch=batch, samples=before, gain=outcome.gain, nodes=job._world.nodes)
+        pace.committed(
+            step.plan,
+            batch=batch,
+            samples=before,
+            gain=outcome.gain,
+            nodes=job._world.nodes,
+            as_chosen=not pace.was_split(step.plan),
+        )
         step_s = self.last_s = time.perf_counter() - step.began_s
         target = job._passes.target
         for trainee in job._trainees:

@@ -173,8 +173,21 @@ class Pace:
             self.profile.add(self._last)
         self._untimed = None
 
-    def committed(self, made: Plan, *, batch: int, samples: int, gain: float, nodes: int) -> None:
-        """Count a committed step; ``samples`` is the total before it. Its time is told later, by ``timed``."""
+    def was_split(self, made: Plan) -> bool:
+        """Whether a step of one micro-batch was cut in two only to be measured."""
+        if made.replicas > 1 or made.num_micro_batches != 2:
+            return False
+        batch = made.global_batch
+        return self.lay_out(batch, batch, replicas=1, split=False).num_micro_batches == 1
+
+    def committed(
+        self, made: Plan, *, batch: int, samples: int, gain: float, nodes: int, as_chosen: bool = True
+    ) -> None:
+        """Count a committed step; ``samples`` is the total before it. Its time is told later, by ``timed``.
+
+        One that was not laid out ``as_chosen`` is not timed: it tells nothing of any choice, and what comes after it is
+        no change of shape.
+        """
         if batch != self.batch:
             self.batch, self.batch_since = batch, samples
         self.step += 1
@@ -182,7 +195,7 @@ class Pace:
         self.resized = False
         # What was chosen: an epoch's end or a split step may have been laid out in smaller ones.
         self._micro_seen = made.micro_batch if self._layout is None else self._layout.micro_batch
-        if made.global_batch == batch:  # the short last step of an epoch tells little
+        if made.global_batch == batch and as_chosen:  # the short last step of an epoch tells little
             self._untimed = StepTimes(
                 replicas=made.replicas,
                 nodes=nodes,
