@@ -24,7 +24,7 @@ SAVE_EVERY = 20
 def doomed_hook(doom: Doom) -> Callable[..., Any]:
     """DDP's all-reduce of a bucket of gradients, in the middle of which this process may be killed."""
 
-    def hook(state: object, bucket: dist.GradBucket) -> Any:
+    def hook(state, bucket):  # without types: DDP compares them, and as strings they do not please it
         work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
         if doom.sealed() == "reduce":
             doom.strike()
