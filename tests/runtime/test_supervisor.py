@@ -110,7 +110,7 @@ def test_resizes_grow_and_shrink_within_what_is_allowed(tmp_path: Path) -> None:
 
 
 def test_a_trace_is_replayed(tmp_path: Path) -> None:
-    (tmp_path / "workers.csv").write_text("time,workers\n100,1\n130,3\n160,2\n")
+    (tmp_path / "workers.csv").write_text("time,workers\n100,1\n130,3\n550,2\n")
     line = ("--workers", "1:3", "--trace", str(tmp_path / "workers.csv"), "--trace-speed", "30", WORKER, "train")
     with SupervisedRun.of(tmp_path, *line) as run:
         run.wait_for(lambda: "3 workers" in run.terminal())
