@@ -21,7 +21,7 @@ export OMP_NUM_THREADS ?= 1
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.stamp-run ## a small model three ways, and on workers that come, go and die; under 90 seconds
+demo: $(VENV)/.stamp-run ## a small model three ways, and on workers that come, go and die: about 90 seconds
 	@$(BIN)/swell demo
 
 test: check docs ## everything: format, lint, types, layers, documentation, every test
