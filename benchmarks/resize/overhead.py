@@ -2,8 +2,8 @@
 
 python benchmarks/resize/overhead.py [--blocks 40] [--out overhead.json]
 
-The same script on the same two workers under both; both are up all the time and take turns, a block of steps each, so
-that they meet the same neighbours.
+The same script on the same two workers under both, over the loopback interface; both are up all the time and take turns,
+a block of steps each, so that they meet the same neighbours.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def measure(scratch: Path, blocks: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {name: [] for name in NAMES}
     with (
         started(ours, folders["swell run"]),
-        started(theirs, folders["torchrun"], torchrun_variables()),
+        started(theirs, folders["torchrun"], {**torchrun_variables(), "GLOO_SOCKET_IFNAME": "lo"}),
     ):
         for block in range(blocks + 1):  # the first one warms up
             for name in NAMES if block % 2 else reversed(NAMES):

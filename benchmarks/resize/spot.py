@@ -2,8 +2,8 @@
 
 SWELL_DATA=/path/to/data python benchmarks/resize/spot.py [--seeds 3] [--trace trace.csv] [--out spot.json]
 
-The trace is that of 32 p3 nodes on AWS over 11 hours (Bamboo, SWELL_DATA/traces/spot_bamboo.tar.gz), ten nodes taken as
-one worker and played in the time the undisturbed run took. Workers the market takes away are killed without notice.
+The trace is that of 32 p3 nodes on AWS (Bamboo, SWELL_DATA/traces/spot_bamboo.tar.gz): hours 5 to 8 of it, ten nodes as
+one worker, played in the time the undisturbed run took. Workers the market takes away are killed without notice.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from swell.telemetry import read_events, series_of
 HERE = Path(__file__).parent
 NODES_A_WORKER = 10
 MOST = 3  # workers
+FROM_S, TO_S = 5 * 3600.0, 8 * 3600.0  # of the trace: in 11 hours there are more changes than a short run can follow
 
 
 def market(given: Path | None, scratch: Path) -> tuple[WorkerTrace, str]:
@@ -44,10 +45,14 @@ def market(given: Path | None, scratch: Path) -> tuple[WorkerTrace, str]:
     else:
         name = "made up, for SWELL_DATA is not set"
         given = scratch / "made-up.csv"
-        given.write_text("".join(f"{60 * i},{8 * (1 + (i * i) % 4)}\n" for i in range(40)))
+        given.write_text("".join(f"{1000 * i},{NODES_A_WORKER * (1 + i * i % 4)}\n" for i in range(40)))
     trace = read_worker_trace(given)
-    workers = tuple(min(MOST, max(1, count // NODES_A_WORKER)) for count in trace.workers)
-    return WorkerTrace(trace.times_s, workers), name
+    changes = [
+        (at - FROM_S, min(MOST, max(1, count // NODES_A_WORKER)))
+        for at, count in [(FROM_S, trace.at(FROM_S)), *zip(trace.times_s, trace.workers, strict=True)]
+        if FROM_S <= at < TO_S
+    ]
+    return WorkerTrace(tuple(at for at, _ in changes), tuple(workers for _, workers in changes)), name
 
 
 def train(folder: Path, seed: int, trace: Path | None, *, speed: float) -> dict[str, Any]:
@@ -102,7 +107,7 @@ def main() -> None:
             for kind in found:
                 folder = Path(scratch) / f"{kind}-{seed}"
                 folder.mkdir()
-                speed = trace.times_s[-1] / found["undisturbed"][-1]["training_s"] if kind == "spot" else 1.0
+                speed = (TO_S - FROM_S) / found["undisturbed"][-1]["training_s"] if kind == "spot" else 1.0
                 found[kind].append(train(folder, seed, played if kind == "spot" else None, speed=speed))
                 loads.append(os.getloadavg()[0])
                 print(f"{kind:12} seed {seed}: {json.dumps(found[kind][-1])}  load {loads[-1]:.1f}", flush=True)
