@@ -2,8 +2,8 @@
 
 python benchmarks/resize/overhead.py [--blocks 40] [--out overhead.json]
 
-The same script on the same two workers under both, over the loopback interface; both are up all the time and take turns,
-a block of steps each, so that they meet the same neighbours.
+The same script on the same two workers under both, over the loopback interface; both are up all the time and take
+turns, a block of steps each, so that they meet the same neighbours.
 """
 
 from __future__ import annotations
