@@ -90,7 +90,7 @@ def test_all_layouts_of_one_batch_are_of_that_batch(replicas, base, micro, batch
 def test_the_grid_is_fine_enough_that_nothing_much_lies_between(replicas):
     found = np.unique(candidates(replicas=replicas, base=128, max_batch=8192).global_batch)
     assert {128, 8192} <= set(found.tolist())
-    assert np.max(found[1:] / found[:-1]) <= 1.3
+    assert np.max(found[1:] / found[:-1]) <= 1.5
 
 
 def test_micro_batches_of_one_size_leave_the_accumulation_to_vary():

@@ -96,10 +96,25 @@ def test_a_batch_smaller_than_the_devices_of_a_pass_is_exact():
 def test_a_model_of_one_batch_size_is_refused():
     x, y = data(16)
     elastic = swell.keras.Elastic(batch=8)
-    made = keras.Sequential([keras.Input(batch_shape=(8, 5)), keras.layers.Dense(3, activation="softmax")])
+    inputs = keras.Input(batch_shape=(8, 5))
+    made = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(inputs))
     made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
     with pytest.raises(ConfigError, match="exactly 8 samples"):
         made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+
+
+def test_a_sequence_of_layers_without_an_input_trains_as_with_one():
+    x, y = data(40)
+
+    def weights(*inputs):
+        keras.utils.set_random_seed(1)
+        elastic = swell.keras.Elastic(batch=16, micro=5)
+        made = keras.Sequential([*inputs, keras.layers.Dense(3, activation="softmax")])
+        made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
+        made.fit(elastic.data(x, y), callbacks=[elastic], epochs=2, verbose=0)
+        return made.get_weights()
+
+    assert difference(weights(), weights(keras.Input((5,)))) < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from swell.core.throughput import Fit
 from swell.core.types import Layout
 from swell.errors import PlanError
 
-_PER_OCTAVE = 4  # batches tried between one and its double; near its top, goodput is flat enough for that
+_PER_OCTAVE = 2  # batches tried between one and its double; near its top, goodput is flat enough for that
 _FINER = (1, 2, 3, 4, 6, 8)  # multiples of the least accumulation that are tried
 
 
@@ -75,16 +75,18 @@ def candidates(
     shrink: bool = False,
     capacity: tuple[float, ...] = (),
 ) -> Candidates:
-    """Layouts of batches from ``base`` to ``max_batch`` on these replicas, four or more to each doubling.
+    """Layouts of batches from ``base`` to ``max_batch`` on these replicas, two or more to each doubling.
 
     Each can be planned exactly as it stands; no batch is above ``max_batch``, no micro-batch outside ``micro`` (both
-    ends included). Apart from the ends, shares are equal and micro-batches are sizes that machines like: 4, 5, 6 or 7
-    times a power of two. ``capacity``, the relative speed of each replica, makes shares uneven. With ``shrink`` batches
-    begin at the smallest that fits. Raises ``PlanError``, which says what to change, where none fits.
+    ends included). Apart from the ends, shares are equal and micro-batches are 2 or 3 times a power of two: sizes that
+    machines like, and few, since a size costs time when it is first met (kernels are chosen, graphs compiled); the half
+    of one, which a step split for measuring has, is one of them. ``capacity``, the relative speed of each replica,
+    makes shares uneven. With ``shrink`` batches begin at the smallest that fits. Raises ``PlanError``, which says what
+    to change, where none fits.
 
     >>> found = candidates(replicas=2, base=128, max_batch=256, micro=(32, 64))
     >>> list(zip(found.global_batch.tolist(), found.micro_batch.tolist(), found.accumulation.tolist()))[:4]
-    [(128, 64, 1), (128, 32, 2), (160, 40, 2), (192, 48, 2)]
+    [(128, 64, 1), (128, 32, 2), (192, 48, 2), (256, 64, 2)]
     """
     low, high = micro if micro is not None else (1, max_batch)
     first = 1 if shrink else base
@@ -184,15 +186,15 @@ def _accumulations(share: int, low: int, high: int) -> Iterator[int]:
 
 
 def _geometric(first: int, last: int) -> set[int]:
-    """Whole numbers from first to last, four to each doubling where there are as many."""
+    """Whole numbers from first to last, two to each doubling."""
     count = int(math.log2(last / first) * _PER_OCTAVE) + 1 if 0 < first <= last else 0
     return {round(first * 2 ** (step / _PER_OCTAVE)) for step in range(count)}
 
 
 def _likable(size: int) -> int:
-    """The largest number up to ``size`` that is 4, 5, 6 or 7 times a power of two, or itself below 8."""
-    shift = max(size.bit_length() - 3, 0)
-    return size >> shift << shift
+    """The number nearest to ``size`` that is 2 or 3 times a power of two, or itself below 4."""
+    half = max(size.bit_length() - 2, 0)
+    return (size + (1 << half >> 1)) >> half << half
 
 
 def _sorted(found: Iterable[tuple[int, int, int]]) -> Candidates:

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from swell.errors import ConfigError
+from swell.runtime.failures import lost_peers_as_world_errors
 from swell.runtime.groups import DEFAULT_TIMEOUT_S, choose_backend, choose_device, join_default_group
 from swell.runtime.world import StaticWorld
 
@@ -45,7 +46,8 @@ def open_direct_world(
     else:
         host = "127.0.0.1" if address in ("", "0.0.0.0") else address
         wait = timedelta(seconds=timeout_s)
-        store = dist.TCPStore(host, port, size, is_master=rank == 0, timeout=wait, wait_for_workers=False)
+        with lost_peers_as_world_errors(f"meeting the others at {host}:{port}"):
+            store = dist.TCPStore(host, port, size, is_master=rank == 0, timeout=wait, wait_for_workers=False)
     chosen = choose_backend(own, backend)
     collective = join_default_group(backend=chosen, device=own, timeout_s=timeout_s, store=store, rank=rank, size=size)
     return StaticWorld(collective, device=own, nodes=nodes, owns_group=True)

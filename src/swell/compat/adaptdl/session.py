@@ -24,7 +24,6 @@ from swell.runtime import Alone, Notices, World, open_world
 from swell.runtime.adaptdl_environment import read_adaptdl_environment
 from swell.runtime.direct import open_direct_world
 from swell.runtime.environment import read_environment
-from swell.runtime.failures import lost_peers_as_world_errors
 
 if TYPE_CHECKING:
     from swell.compat.adaptdl.torch.accumulator import Accumulator
@@ -351,16 +350,15 @@ def open_session(
     else:
         size = size if size is not None else said.num_replicas or 1
         address, port = address or said.master_addr or "127.0.0.1", port or said.master_port or 0
-        with lost_peers_as_world_errors(f"meeting the other replicas at {address}:{port}"):
-            world = open_direct_world(
-                backend=backend,
-                rank=rank if rank is not None else said.replica_rank or 0,
-                size=size,
-                address=address,
-                port=port,
-                nodes=said.num_nodes or launcher.nodes,
-                local_rank=launcher.local_rank,
-            )
+        world = open_direct_world(
+            backend=backend,
+            rank=rank if rank is not None else said.replica_rank or 0,
+            size=size,
+            address=address,
+            port=port,
+            nodes=said.num_nodes or launcher.nodes,
+            local_rank=launcher.local_rank,
+        )
     atexit.register(_at_exit)
     folder = said.checkpoint_path or launcher.swell_run_dir
     here.open(world, None if folder is None else Path(folder))

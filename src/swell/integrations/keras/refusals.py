@@ -54,6 +54,8 @@ def refuse_unused(frame: FrameType | None) -> None:
 
 def refuse_fixed_batch(model: Any) -> None:
     """A model that takes batches of one size only: a global batch is cut in passes of several."""
+    if isinstance(model, keras.Sequential):  # one without an Input notes the size of the first batch, and takes any
+        return
     sizes = {tensor.shape[0] for tensor in getattr(model, "inputs", None) or ()} - {None}
     if sizes:
         raise ConfigError(
