@@ -3,15 +3,18 @@
     SWELL_DATA=... python benchmarks/goodput/exhaustive.py             # ResNet-18 on CIFAR-10, one GPU
     python benchmarks/goodput/exhaustive.py --workers 2                # a small network, two CPU workers
 
-For each layout (micro-batch and accumulation) the median time of a step is measured in the job's own loop. Then
-``Goodput`` trains from nothing, and each of its later choices is compared with the best of the measured layouts at the
-noise scale of that moment: true samples a second times efficiency. Writes gpu.json or cpu.json beside this file.
+``Goodput`` trains from nothing, three times. Then every layout (micro-batch and accumulation), and all those it chose,
+are timed in the job's own loop, in turns over many rounds. Each of its later choices is compared with the best of the
+layouts at the noise scale of that moment: true samples a second times efficiency. The best of many measurements is
+partly luck, so it is found by the even rounds and compared by the odd ones, and the other way round. Writes gpu.json or
+cpu.json beside this file.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -20,7 +23,7 @@ import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,10 +32,12 @@ from torch.nn import functional as F
 
 import swell
 from swell.core.goodput import goodput
+from swell.core.types import Layout
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "time_to_accuracy"))
-TIMED, WARM = 24, 8  # steps of each layout
+RUNS = 3
+STAY, SETTLING = 12, 4  # steps at each layout of a round, and how many of them are not timed
 
 
 class Blobs:
@@ -82,14 +87,13 @@ class Workload:
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.gpu):
             return F.cross_entropy(model(batch[0]), batch[1])
 
-    def train(self, batch: Any, *, steps: int, **settings: Any) -> list[tuple[int, int, int, float, float | None]]:
-        """Each step: batch, micro-batch, accumulation, seconds, noise scale. The clock waits for the device."""
-        torch.manual_seed(0)
+    def train(self, policy: Any, *, steps: int, seed: int = 0, **settings: Any) -> Told:
+        """A run, and what was chosen in it; the clock waits for the device."""
+        torch.manual_seed(seed)
         model = self.make()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-        seen: list[tuple[int, int, int, float, float | None]] = []
-        sink = _Steps()
-        job = swell.Job(batch=batch, seed=0, progress=False, save=None, sinks=[sink], **settings)
+        told = Told(policy)
+        job = swell.Job(batch=told, seed=seed, progress=False, save=None, sinks=[told], rule="constant", **settings)
         job.wrap(model, optimizer)
         loader = job.loader(self.data, shuffle=True, collate_fn=first)
         for _ in job.epochs(10**6):
@@ -100,88 +104,126 @@ class Workload:
                     break
             if job.steps >= steps:
                 break
-        seen = sink.seen
         job.close()
-        return seen
+        return told
 
 
-class _Steps:
-    """Keeps what is compared of each step."""
+class Step(NamedTuple):
+    """What was chosen for a step, what it took, and the noise scale."""
 
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, int, int, float, float | None]] = []
+    chosen: Layout
+    as_chosen: bool
+    seconds: float
+    noise_scale: float | None
+
+
+class Told:
+    """Passes on what a policy chooses and keeps what came of it."""
+
+    def __init__(self, policy: Any) -> None:
+        self.base, self.policy = policy.base, policy
+        self.layouts: dict[Layout, None] = {}  # in the order they were chosen in, on every worker
+        self.steps: list[Step] = []  # on the first worker, which is told of events
+
+    def batch(self, seen: Any) -> int:
+        return self.layout(seen).global_batch
+
+    def layout(self, seen: Any) -> Layout:
+        self.chosen: Layout = self.policy.layout(seen)
+        self.layouts[self.chosen] = None
+        return self.chosen
 
     def emit(self, event: Any) -> None:
         if event.kind == "step":
-            layout = (event.global_batch, event.micro_batch, event.accumulation)
-            self.seen.append((*layout, event.step_s, event.noise_scale))
+            laid = (event.global_batch, event.micro_batch)
+            chosen = (self.chosen.global_batch, self.chosen.micro_batch)
+            self.steps.append(Step(self.chosen, laid == chosen, event.step_s, event.noise_scale))
 
     def close(self) -> None:
         pass
 
 
-def measure(workload: Workload, replicas: int) -> dict[tuple[int, int], float]:
-    """Seconds of a step by micro-batch and accumulation, over all layouts on a fine grid."""
-    times: dict[tuple[int, int], float] = {}
+class Tour:
+    """Every layout for a few steps, again and again, each time in another order."""
+
+    def __init__(self, layouts: list[Layout], base: int, rounds: int) -> None:
+        self.base = base
+        orders = [np.random.default_rng(number).permutation(len(layouts)) for number in range(rounds)]
+        self.stops = [layouts[index] for order in orders for index in order]
+
+    def layout(self, seen: Any) -> Layout:
+        return self.stops[min(seen.step // STAY, len(self.stops) - 1)]
+
+
+def all_layouts(workload: Workload, replicas: int) -> list[Layout]:
+    """On a fine grid."""
     sizes = sorted({int(workload.base * 2 ** (octave / 2)) // 8 * 8 for octave in range(-6, 15)} - {0})
-    for micro in sizes:
-        for accumulation in (1, 2, 4, 8):
-            batch = micro * accumulation * replicas
-            if workload.base <= batch <= workload.largest:
-                steps = workload.train(
-                    batch, steps=WARM + TIMED, micro=micro, rule="constant", base=workload.base, statistics=False
-                )
-                whole = [seconds for size, _, _, seconds, _ in steps[WARM:] if size == batch]
-                times[micro, accumulation] = statistics.median(whole or [0.0])  # told to the first worker alone
-    return times
+    pairs = [(replicas * micro * count, micro) for micro in sizes for count in (1, 2, 4, 8)]
+    return [
+        Layout(global_batch=batch, micro_batch=micro)
+        for batch, micro in pairs
+        if workload.base <= batch <= workload.largest
+    ]
 
 
-def compare(workload: Workload, replicas: int, steps: int) -> dict[str, Any]:
-    times = measure(workload, replicas)
+def measure(workload: Workload, layouts: list[Layout], rounds: int) -> tuple[np.ndarray, np.ndarray]:
+    """Median seconds of a step of each layout, by the even and by the odd rounds."""
+    tour = Tour(layouts, workload.base, rounds)
+    steps = workload.train(tour, steps=STAY * len(tour.stops), statistics=False).steps
+    halves: list[dict[Layout, list[float]]] = [{one: [] for one in layouts} for _ in range(2)]
+    for number, step in enumerate(steps):
+        if number % STAY >= SETTLING and step.as_chosen:
+            halves[number // (STAY * len(layouts)) % 2][step.chosen].append(step.seconds)
+    even, odd = (np.array([statistics.median(half[one] or [math.nan]) for one in layouts]) for half in halves)
+    return even, odd
+
+
+def compare(workload: Workload, replicas: int, steps: int, rounds: int) -> dict[str, Any]:
     policy = swell.Goodput(workload.base, max=workload.largest)
-    run = workload.train(policy, steps=steps, rule="constant")
-    if not run:
+    runs = [workload.train(policy, steps=steps, seed=seed) for seed in range(RUNS)]
+    chosen = [layout for run in runs for layout in run.layouts]
+    layouts = list(dict.fromkeys([*all_layouts(workload, replicas), *chosen]))
+    halves = measure(workload, layouts, rounds)
+    if not runs[0].steps:
         return {}
-    layouts = list(times)
-    batches = np.array([replicas * micro * accumulation for micro, accumulation in layouts], float)
-    seconds = np.array([times[layout] for layout in layouts])
-    settled = run[len(run) // 3 :]
-    ratios = []
-    for batch, micro, accumulation, _, noise in settled:
-        if noise is None or noise <= 0 or not np.isfinite(noise):
-            continue
-        value = goodput(batches, seconds, workload.base, noise)
-        chosen = _time_of(times, micro, accumulation)
-        if chosen is not None:
-            ratios.append(float(goodput(batch, chosen, workload.base, noise) / value.max()))
+    batches = np.array([one.global_batch for one in layouts], float)
+    place = {one: index for index, one in enumerate(layouts)}
+    ratios: list[list[float]] = []
+    for run in runs:
+        ratios.append([])
+        for step in run.steps[steps // 3 :]:
+            if step.noise_scale is None or step.noise_scale <= 0 or not math.isfinite(step.noise_scale):
+                continue
+            values = [goodput(batches, half, workload.base, step.noise_scale) for half in halves]
+            mine = place[step.chosen]
+            pairs = zip(values, reversed(values), strict=True)
+            ratios[-1].append(statistics.mean(float(by[mine] / by[int(np.nanargmax(found))]) for found, by in pairs))
+    every = [ratio for of_run in ratios for ratio in of_run]
     return {
         "replicas": replicas,
         "layouts": [
-            {"micro_batch": micro, "accumulation": accumulation, "step_ms": 1e3 * times[micro, accumulation]}
-            for micro, accumulation in layouts
+            {
+                "micro_batch": one.micro_batch,
+                "accumulation": -(-one.global_batch // (replicas * one.micro_batch)),
+                "step_ms": [round(1e3 * float(half[place[one]]), 3) for half in halves],
+            }
+            for one in layouts
         ],
-        "steps": len(run),
-        "compared": len(ratios),
-        "of_best_median": statistics.median(ratios),
-        "of_best_worst_tenth": float(np.quantile(ratios, 0.1)),
-        "last": run[-1][:3],
-        "noise_scale": run[-1][4],
+        "steps": steps,
+        "compared": len(every),
+        "of_best_median": statistics.median(every),
+        "of_best_median_by_run": [round(statistics.median(of_run), 4) for of_run in ratios],
+        "of_best_worst_tenth": float(np.quantile(every, 0.1)),
+        "last": [[run.steps[-1].chosen.global_batch, run.steps[-1].chosen.micro_batch] for run in runs],
+        "noise_scale": [run.steps[-1].noise_scale for run in runs],
     }
 
 
-def _time_of(times: dict[tuple[int, int], float], micro: int, accumulation: int) -> float | None:
-    """The measured time of a layout, between its neighbours where it was not on the grid."""
-    known = sorted((size, t) for (size, count), t in times.items() if count == accumulation)
-    if not known or not known[0][0] <= micro <= known[-1][0]:
-        return None
-    return float(np.interp(micro, [size for size, _ in known], [t for _, t in known]))
-
-
-def worker(steps: int, out: Path) -> None:
+def worker(steps: int, rounds: int, out: Path) -> None:
     gpu = torch.cuda.is_available()
     torch.set_num_threads(1 if not gpu else torch.get_num_threads())
     replicas = int(os.environ.get("WORLD_SIZE", "1"))
-    found = compare(Workload(gpu), replicas, steps)
+    found = compare(Workload(gpu), replicas, steps, rounds)
     if int(os.environ.get("RANK", "0")) == 0:
         name = torch.cuda.get_device_name() if gpu else f"{platform.processor() or platform.machine()}, CPU"
         about = {"date": str(date.today()), "machine": f"{name}, torch {torch.__version__}", "load": os.getloadavg()[0]}
@@ -192,14 +234,18 @@ def worker(steps: int, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=1, help="CPU workers, started with torchrun")
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=900)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.workers > 1 and "RANK" not in os.environ:
+        # Memory that goes back to the system after every step makes the time of a layout depend on the one before it.
+        os.environ.update(MALLOC_MMAP_THRESHOLD_=str(2**30), MALLOC_TRIM_THRESHOLD_=str(2**40))
         command = ["torchrun", f"--nproc-per-node={given.workers}", *sys.argv]
         os.execv(sys.executable, [sys.executable, "-m", "torch.distributed.run", *command[1:]])
     began = time.perf_counter()
-    worker(given.steps, given.out or HERE / ("gpu.json" if torch.cuda.is_available() else "cpu.json"))
+    out = given.out or HERE / ("gpu.json" if torch.cuda.is_available() else "cpu.json")
+    worker(given.steps, given.rounds, out)
     print(f"{time.perf_counter() - began:.0f} s")
 
 

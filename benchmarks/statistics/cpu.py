@@ -2,7 +2,7 @@
 
 benchmarks/statistics/peers.sh && .venv-peers/bin/python benchmarks/statistics/cpu.py [--rounds 30] [--out cpu.json]
 
-All loops live in the same two processes (gloo, one thread each) and take turns, a round of eight steps each; ratios are
+All loops live in the same two processes (gloo, one thread each) and take turns, a round of sixteen steps each; ratios are
 taken within a round, so a machine that slows down slows both. Beside the time stands the processor time of both, which
 other programs on the machine lengthen far less. The other libraries are FairScale (AdaScale) and AdaptDL (its noise
 estimator), each against the same DistributedDataParallel loop without it.
@@ -33,10 +33,10 @@ from torch.optim import Optimizer
 
 import swell
 
-WORKERS, STEPS, SAMPLES = 2, 8, 512
+WORKERS, STEPS, SAMPLES = 2, 16, 512
 OURS = {
     "swell, statistics off": False,
-    "swell": swell.Statistics(warm_up=0, every=STEPS),  # one step of eight; by default it is one of sixteen
+    "swell": swell.Statistics(warm_up=0),  # one step of sixteen, as every run after its first hundred
     "swell, every step": swell.Statistics(every=1),
 }
 THEIRS = ("plain DDP", "FairScale", "AdaptDL")
