@@ -2,10 +2,10 @@
 
 benchmarks/statistics/peers.sh && .venv-peers/bin/python benchmarks/statistics/cpu.py [--rounds 30] [--out cpu.json]
 
-All loops live in the same two processes (gloo, one thread each) and take turns, a round of sixteen steps each; ratios are
-taken within a round, so a machine that slows down slows both. Beside the time stands the processor time of both, which
-other programs on the machine lengthen far less. The other libraries are FairScale (AdaScale) and AdaptDL (its noise
-estimator), each against the same DistributedDataParallel loop without it.
+All loops live in the same two processes (gloo, one thread each) and take turns, a round of sixteen steps each; ratios
+are taken within a round, so a machine that slows down slows both. Beside the time stands the processor time of both,
+which other programs on the machine lengthen far less. The other libraries are FairScale (AdaScale) and AdaptDL (its
+noise estimator), each against the same DistributedDataParallel loop without it.
 """
 
 from __future__ import annotations
