@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import keras
 import numpy as np
@@ -71,6 +72,19 @@ def test_a_tf_data_set_gives_each_sample_once_and_can_begin_in_the_middle():
     with pytest.raises(DataError, match="length="):
         as_source(endless, shuffle=True, seed=0, length=None)
     assert as_source(endless, shuffle=True, seed=0, length=23).length == 23
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="tf.data is for TensorFlow")
+def test_a_tf_data_set_that_is_not_batched_is_refused():
+    import tensorflow as tf
+
+    one_hot = np.eye(23)
+    unbatched: list[Any] = [(X, Y), (Y, X), (X, one_hot), {"a": X, "b": Y}, Y]
+    for parts in unbatched:
+        with pytest.raises(DataError, match=r"single samples, of shapes \(.*dataset\.batch\(\.\.\.\)"):
+            as_source(tf.data.Dataset.from_tensor_slices(parts), shuffle=True, seed=0, length=None)
+    whole = tf.data.Dataset.from_tensor_slices((X, one_hot)).batch(4, drop_remainder=True)
+    assert as_source(whole, shuffle=True, seed=0, length=None).length == 20
 
 
 def test_a_py_dataset_trains_like_the_arrays_inside_it():

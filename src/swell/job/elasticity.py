@@ -31,6 +31,7 @@ class Elasticity:
             notices = Notices() if listens else False
         self._notices = notices if isinstance(notices, Notices) else None
         self._joined = False
+        self._caught_up = False  # whether this replica was ever brought to where the run stands
         self.faults = read_faults()  # none, unless somebody wants to see the run get over them
         self._passed_on = False  # whether a notice to this replica is somebody else's to act on
 
@@ -62,6 +63,15 @@ class Elasticity:
         if self._notices is not None:
             self._notices.install()
 
+    def join_early(self) -> None:
+        """Before something all do together, in the loop or before it: it shall see the run where it stands.
+
+        Not where the world may change: those who join it begin with a step.
+        """
+        job = self._job
+        if job._loader is not None and job._trainees and not job._world.elastic:
+            self.join()
+
     def _tell_sizes(self) -> None:
         """Say on how many replicas the batch can be laid out, where that is known; other numbers are then refused."""
         sizes = self._job._pace.possible_replicas()
@@ -75,6 +85,10 @@ class Elasticity:
 
     def _catch_up(self, collective: Collective) -> None:
         """Give everyone the most advanced member's state; where nobody has one, the newest checkpoint's or rank 0's."""
+        self._bring_together(collective)
+        self._caught_up = True
+
+    def _bring_together(self, collective: Collective) -> None:
         job = self._job
         if collective.size > 1:
             agree_on_text(collective, "the run", job._described(), "Start every replica with the same script.")
@@ -104,8 +118,12 @@ class Elasticity:
         job._pace.enter_world()
 
     def _place(self) -> int:
-        """How far this replica is, to tell the most advanced from those who must catch up; newcomers are at -1."""
-        return self._job.steps + self._job._ending.units or -1
+        """How far this replica is, to tell the most advanced from those who must catch up; newcomers are at -1.
+
+        So is one that has done something before it joined: it has no part in the run yet.
+        """
+        done = self._job.steps + self._job._ending.units
+        return done if done and self._caught_up else -1
 
     def recover(self, error: WorldError) -> None:
         """A peer was lost in the middle of a step: form the world anew, or give up where it cannot be."""

@@ -14,7 +14,7 @@ from swell.job.hints import Hints
 from swell.job.records import StepRecord
 from swell.job.rollback import Rollback
 from swell.job.update import Outcome
-from swell.loop.metrics import exchange
+from swell.loop.metrics import exchange, exchange_late
 from swell.loop.step import StepInProgress
 from swell.policies import observation_to_dict
 
@@ -42,6 +42,7 @@ class Ending:
         self.units = 0  # updates of one optimizer and other things done together: who has more has come further
         self.partial: set[int] = set()  # optimizers that have stepped already in a step that is not committed
         self.partial_batch = 0  # the batch of that step
+        self._closed = -1  # the epoch whose pass over the data was ended by all
 
     def record(self) -> StepRecord:
         """The record of the step under way."""
@@ -110,8 +111,13 @@ class Ending:
         """
         job, outcome, self._waiting = self._job, self._waiting, None
         if outcome is not None:
-            if self.first is not None and (outcome.noticed or outcome.due or outcome.pending):
-                self.first()
+            if outcome.noticed or outcome.due or outcome.pending:
+                world = job.collective
+                if self.first is not None:
+                    self.first()
+                job._elasticity.together(self.count_late)
+                if job.collective is not world:  # a replica was lost in it; what is due still will be after a step
+                    return
             job._keeper.poll()
             if job._rehearsal is not None:
                 job._rehearsal.after_step(job)
@@ -121,6 +127,25 @@ class Ending:
                 job._keeper.save()
         if job._world.interim or (outcome is not None and outcome.pending and not outcome.noticed):
             job._elasticity.reform("workers joined or left")
+
+    def begin(self) -> None:
+        """A step begins: what it changes before its commit can be undone, and what is measured in it is its own."""
+        self.rollback.begin()
+        self._job.metrics.begin_step()
+
+    def count_late(self) -> None:
+        """Count what the user's code added to the metrics after the latest step; all replicas do this together."""
+        exchange_late(self._job.metrics, self._job.collective, self._job.device)
+
+    def end_pass(self, epoch: int) -> None:
+        """The loader has no more steps: all replicas count what was added after the last one, once."""
+
+        def act() -> None:
+            self.count_late()
+            self._closed = epoch
+
+        if self._closed != epoch:
+            self._job._elasticity.together(act)
 
     def reformed(self) -> None:
         """Another world was formed: whatever waited for one has it."""
@@ -225,6 +250,7 @@ class Ending:
             "units": self.units,
             "partial": sorted(self.partial),
             "partial_batch": self.partial_batch,
+            "closed": self._closed,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -232,3 +258,4 @@ class Ending:
         self.measured_at = int(state["measured_at"])
         self.units = int(state["units"])
         self.partial, self.partial_batch = set(state["partial"]), int(state["partial_batch"])
+        self._closed = int(state.get("closed", -1))

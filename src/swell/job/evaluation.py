@@ -20,6 +20,15 @@ def evaluate(job: Job, dataset: Any, *, batch_size: int, **loading: Any) -> Iter
     Where a replica is lost meanwhile, the survivors form the world anew and evaluate again from the start, each its new
     part; what was added to the metrics before is dropped.
     """
+    job._elasticity.join_early()
+    aside = job.metrics.set_aside()
+    try:
+        yield from _evaluate(job, dataset, batch_size=batch_size, **loading)
+    finally:
+        job.metrics.put_back(aside)
+
+
+def _evaluate(job: Job, dataset: Any, *, batch_size: int, **loading: Any) -> Iterator[Any]:
     while True:
         job.metrics.drop()
         before = job._ending.units

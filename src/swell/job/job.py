@@ -21,7 +21,7 @@ from swell.core.types import Plan
 from swell.data.orders import orders
 from swell.errors import ConfigError, LoopError
 from swell.job.announcer import Announcer
-from swell.job.checks import describe
+from swell.job.checks import check_clip, check_dataset, check_pair, describe
 from swell.job.elasticity import Elasticity
 from swell.job.ending import Ending
 from swell.job.evaluation import evaluate
@@ -93,7 +93,7 @@ class Job(Figures):
         if self._rehearsal is not None:
             policy = self._rehearsal.policy(policy)
             run_dir, notices = None, False
-        self._rule = rule
+        self._rule = rule if rule == "auto" else as_rule(rule)
         self._seed = seed
         self._world = world if world is not None else open_world(device)
         self._pace = Pace(
@@ -140,6 +140,7 @@ class Job(Figures):
         (``schedule="progress"``), once an epoch (``"epoch"``), or by you (``"manual"``). ``scaler`` is a
         ``torch.amp.GradScaler`` for float16. Call it once for each optimizer; ``rule`` overrides the job's for it.
         """
+        check_pair(model, optimizer)
         if isinstance(model, nn.parallel.DistributedDataParallel):
             model = model.module  # the job exchanges gradients itself; two exchanges would count them twice
         chosen = self._rule if rule is None else rule
@@ -183,6 +184,7 @@ class Job(Figures):
                 "this job already has a training loader; a second one would count its samples twice. Use "
                 "job.evaluation(...) for validation data, or a swell.Job of its own for another run."
             )
+        check_dataset(dataset, "loader")
         if isinstance(dataset, IterableDataset):
             if shuffle or weights is not None or order is not None or sampler is not None:
                 raise ConfigError(
@@ -203,6 +205,7 @@ class Job(Figures):
 
         Metrics added while iterating are summed over the replicas when the loop ends.
         """
+        check_dataset(dataset, "evaluation")
         return evaluate(self, dataset, batch_size=self._pace.base if batch_size is None else batch_size, **loading)
 
     # The loop
@@ -243,6 +246,8 @@ class Job(Figures):
         ``closure`` (LBFGS, SAM) is called as ``closure(*inputs)`` for every micro-batch of the step, whenever the
         optimizer asks for the loss.
         """
+        if clip is not None:
+            check_clip(clip)
         return self._stepping.step(closure, inputs, self._selected(optimizer), clip)
 
     def register(self, name: str, thing: Stateful) -> None:
@@ -258,7 +263,13 @@ class Job(Figures):
 
     def save(self, name: str | None = None) -> None:
         """Save a checkpoint now and wait for it; one with a ``name`` is kept for good. Every replica calls it."""
-        self._elasticity.together(lambda: self._keeper.save(name=name, wait=True))
+
+        def act() -> None:
+            self._ending.count_late()
+            self._keeper.save(name=name, wait=True)
+
+        self._elasticity.join_early()
+        self._elasticity.together(act)
 
     def attempt(self) -> AbstractContextManager[None]:
         """Put around what is done with one batch, so that running out of memory is no end.

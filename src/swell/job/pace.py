@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from swell.core.counts import whole_number
 from swell.core.feasibility import feasible_replicas
 from swell.core.planning import plan, plan_remainder, with_equal_rounds
 from swell.core.profile import Profile
@@ -35,12 +36,8 @@ class Pace:
     ) -> None:
         self.policy = policy
         self.base = policy.base
-        low, high = micro if isinstance(micro, tuple) else (None, micro)
-        if micro is None:
-            high = self.base  # the batch the user tuned fits one device; more is for the user to say
-        if low is not None and high is not None and low > high:
-            raise ConfigError(f"micro=({low}, {high}) crosses: expected (smallest, largest). Swap them.")
-        self._low, self._high = low, high
+        # Without bounds: the batch the user tuned fits one device; more is for the user to say.
+        self._low, self._high = (None, self.base) if micro is None else _bounds(micro)
         self._constant, self._capacity = constant_micro, capacity
         self._exact = type(policy) is Fixed and policy.tolerance == 0
         self.even = False  # whether replicas compute hand in hand, so that all need as many micro-batches
@@ -224,3 +221,15 @@ class Pace:
         self._micro_seen, self.max_micro = state["micro_seen"], state["max_micro"]
         self.profile.load_state_dict(state["profile"])
         self._layout = None if state["layout"] is None else Layout(**state["layout"])
+
+
+def _bounds(micro: Any) -> tuple[int | None, int | None]:
+    """The smallest and the largest micro-batch that are meant by a number or a pair; None where there is no bound."""
+    if not isinstance(micro, tuple):
+        return None, whole_number(micro, name="micro")
+    if len(micro) != 2:
+        raise ConfigError(f"micro={micro} has {len(micro)} entries: expected (smallest, largest). Give both, or None.")
+    low, high = (None if m is None else whole_number(m, name=f"micro[{place}]") for place, m in enumerate(micro))
+    if low is not None and high is not None and low > high:
+        raise ConfigError(f"micro=({low}, {high}) crosses: expected (smallest, largest). Swap them.")
+    return low, high

@@ -84,8 +84,6 @@ class Stepping:
         for trainee in self._job._trainees:
             trainee.noise.window = trainee.preconditioned_noise.window = window
 
-    # One pass of the loader
-
     def enter(self) -> None:
         """The user began to iterate the loader."""
         if self._looping:
@@ -109,7 +107,10 @@ class Stepping:
         """Choose and lay out the next step; None at the end of the epoch or of the run."""
         while True:
             try:
-                return self._begin(ledger)
+                step = self._begin(ledger)
+                if step is None and ledger.epoch == self._epoch:
+                    self._ending.end_pass(ledger.epoch)
+                return step
             except WorldError as error:
                 self._job._elasticity.recover(error)
 
@@ -146,7 +147,7 @@ class Stepping:
         plan, measured = self._lay_out(batch, span[1] - span[0])
         self._current = StepInProgress(epoch=ledger.epoch, start=span[0], plan=plan, rank=job.rank, measured=measured)
         self._current.stepped = set(self._ending.partial)
-        self._ending.rollback.begin()
+        self._ending.begin()
         return self._current
 
     def _observe(self, ledger: Ledger) -> Observation:
@@ -170,8 +171,7 @@ class Stepping:
         place = pace.step, batch / pace.base, self._job._trainees[0].noise.window
         if plan.num_micro_batches > 1:
             return plan, settings.measures(*place)
-        if settings.splits(*place):
-            plan = pace.lay_out(batch, count, replicas=replicas, split=True)
+        plan = pace.lay_out(batch, count, replicas=replicas, split=settings.splits(*place))
         return plan, plan.num_micro_batches > 1
 
     # The user's two calls

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,7 +18,9 @@ from swell.data.orders import Orders
 from swell.data.own_stream import OwnStream
 from swell.data.spans import Span
 from swell.data.stream import Stream
+from swell.data.window import Window
 from swell.errors import ConfigError, LoadError
+from swell.job.checks import check_options
 from swell.loop.step import StepInProgress
 from swell.runtime.faults import FailingSamples, read_faults
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 MOST_LOSSES = 3  # of data-loading processes at one batch, before that counts as an error
 UNKNOWN_LENGTH = 2**62  # what the ledger counts up to where a stream's end is not known
+ORDERING = {"shuffle", "drop_last", "weights", "order", "sampler"}  # options of job.loader itself
 
 
 class Source(Protocol):
@@ -140,6 +144,7 @@ def feed_loader(
     job: Job, dataset: Any, order_of: Orders, *, seed: int, drop_last: bool, **loading: Any
 ) -> TrainingLoader:
     """The loader over a map-style data set."""
+    check_options(loading, ORDERING | _options(Feed))
     ledger = Ledger(lambda epoch: len(order_of(epoch)), seed=seed, drop_last=drop_last)
     # Of its own, so that starting data workers draws nothing from the user's random numbers.
     own = torch.Generator().manual_seed(zlib.crc32(f"{seed} {job.rank}".encode()))
@@ -156,5 +161,11 @@ def stream_loader(
     """The loader over an iterable data set: every replica reads it all, or (``split="dataset"``) a part of its own."""
     if split not in ("replicas", "dataset"):
         raise ConfigError(f"split={split!r} is not known; expected 'replicas' or 'dataset'.")
+    check_options(loading, {"drop_last", "split"} | _options(Window))
     source = Stream(dataset, **loading) if split == "replicas" else OwnStream(dataset, **loading)
     return TrainingLoader(job, source, Ledger(UNKNOWN_LENGTH, seed=seed), drop_last=drop_last)
+
+
+def _options(source: type) -> set[str]:
+    parameters = inspect.signature(source).parameters.values()
+    return {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}

@@ -16,8 +16,9 @@ from swell.errors import ConfigError
 class Metrics:
     """Named sums and weighted means; exact over replicas, repeated steps and resumes.
 
-    What is added during a step waits until the step is committed, and is dropped if the step has to be done again.
-    Values may be tensors on any device: they are added up there, and read only when you ask for results.
+    What is added during a step waits until the step is committed, and is dropped if the step has to be done again; what
+    is added after it is counted with the next step, or when the loop over the loader ends. Values may be tensors on any
+    device: they are added up there, and read only when you ask for results.
 
         job.metrics.mean("loss", loss, weight=len(y))
         job.metrics.accuracy("accuracy", logits, y)
@@ -25,7 +26,10 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        self._pending: dict[str, Tensor] = {}
+        self._pending: dict[str, Tensor] = {}  # of the step under way
+        self._late: dict[str, Tensor] = {}  # added after a step was committed: of no step that may be done again
+        self._between = False  # whether a step was committed and the next one has not begun
+        self._summed: dict[str, Tensor] = {}  # both, over all replicas, once they are exchanged
         self._committed: dict[str, Tensor] = {}
         self.muted = False  # while this replica computes only to keep step with others
         self.reads = 0  # how often results were asked for and counting began again
@@ -56,42 +60,56 @@ class Metrics:
     def _add(self, name: str, total: Tensor, weight: Tensor) -> None:
         if self.muted:
             return
-        entry = torch.stack([total, weight.to(total.device)])
-        held = self._pending.get(name)
-        self._pending[name] = entry if held is None else held + entry.to(held.device)
+        _add_to(self._late if self._between else self._pending, name, torch.stack([total, weight.to(total.device)]))
+
+    def begin_step(self) -> None:
+        """A step begins: what is added from now on belongs to it."""
+        self._between = False
 
     @property
     def layout(self) -> int:
         """A number that differs between replicas whose pending names differ; fits a float64 exactly."""
         value = 0
-        for name in sorted(self._pending):
+        for name in self.names():
             for byte in (*name.encode(), 0):
                 value = (value * 257 + byte) % (2**52 - 47)
         return value
 
     def names(self) -> list[str]:
         """What is waiting to be committed, in a fixed order."""
-        return sorted(self._pending)
+        return sorted({*self._pending, *self._late})
 
     def exchanged(self, names: list[str], device: torch.device) -> list[Tensor]:
-        """The pending entries that replicas add up, the same list on each."""
-        for name in names:
-            held = self._pending.get(name)
-            self._pending[name] = (
-                torch.zeros(2, dtype=torch.float64, device=device) if held is None else held.to(device)
-            )
-        return [self._pending[name] for name in names]
+        """What is waiting, as tensors that replicas add up in place: the same list on each."""
+        self._summed = {name: torch.zeros(2, dtype=torch.float64, device=device) for name in names}
+        for waiting in (self._pending, self._late):
+            for name, entry in waiting.items():
+                self._summed[name] += entry.to(device)
+        return list(self._summed.values())
 
     def commit(self) -> None:
-        """Count what is pending; on many replicas it must have been summed over them before."""
-        for name, entry in self._pending.items():
-            held = self._committed.get(name)
-            self._committed[name] = entry if held is None else held + entry.to(held.device)
-        self._pending.clear()
+        """Count what is waiting; on many replicas it must have been exchanged before."""
+        for waiting in (self._summed,) if self._summed else (self._pending, self._late):
+            for name, entry in waiting.items():
+                _add_to(self._committed, name, entry)
+        for waiting in (self._pending, self._late, self._summed):
+            waiting.clear()
+        self._between = True
 
     def drop(self) -> None:
-        """Forget what is pending: its step did not happen."""
+        """Forget what was added in the step under way: it did not happen."""
         self._pending.clear()
+        self._summed.clear()
+
+    def set_aside(self) -> tuple[dict[str, Tensor], dict[str, Tensor], bool]:
+        """Take out what is waiting, so that something else can be counted meanwhile."""
+        aside = self._pending, self._late, self._between
+        self._pending, self._late, self._between = {}, {}, False
+        return aside
+
+    def put_back(self, aside: tuple[dict[str, Tensor], dict[str, Tensor], bool]) -> None:
+        """Wait on with what was set aside."""
+        self._pending, self._late, self._between = aside
 
     def results(self, *, reset: bool = True) -> dict[str, float]:
         """Everything committed so far, over all replicas; counting starts again unless ``reset=False``."""
@@ -121,10 +139,16 @@ class Metrics:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what was committed."""
-        self._pending.clear()
+        for waiting in (self._pending, self._late, self._summed):
+            waiting.clear()
         committed = state["committed"]
         self._committed = {name: torch.tensor(entry, dtype=torch.float64) for name, entry in committed.items()}
         self.reads, self._read, self._repeats = int(state["reads"]), dict(state["read"]), 0
+
+
+def _add_to(sums: dict[str, Tensor], name: str, entry: Tensor) -> None:
+    held = sums.get(name)
+    sums[name] = entry if held is None else held + entry.to(held.device)
 
 
 def exchange(metrics: Metrics, collective: Collective, device: torch.device) -> None:
@@ -133,6 +157,16 @@ def exchange(metrics: Metrics, collective: Collective, device: torch.device) -> 
         names = agreed_names(metrics, collective, [int(n[0]) for n in collective.gather_numbers([metrics.layout])])
         collective.sum_tensors(metrics.exchanged(names, device))
     metrics.commit()
+
+
+def exchange_late(metrics: Metrics, collective: Collective, device: torch.device) -> None:
+    """Sum and commit what was added after the latest step, and leave alone what belongs to one under way."""
+    pending, late, between = metrics.set_aside()
+    metrics.put_back(({}, late, between))
+    try:
+        exchange(metrics, collective, device)
+    finally:
+        metrics.put_back((pending, late, between))
 
 
 def agreed_names(metrics: Metrics, collective: Collective, layouts: list[int]) -> list[str]:

@@ -20,6 +20,7 @@ class TensorFlowSource:
     """
 
     def __init__(self, dataset: Any, *, length: int | None) -> None:
+        _check_batched(dataset.element_spec)
         if int(dataset.cardinality()) < 0 and length is None:
             raise DataError(
                 "this tf.data.Dataset has an unknown or infinite number of batches. Say how many samples one epoch "
@@ -60,3 +61,15 @@ class TensorFlowSource:
 
 def _rows(batch: Any) -> int:
     return int(keras.tree.flatten(batch)[0].shape[0])
+
+
+def _check_batched(spec: Any) -> None:
+    """Refuse single samples: parts without rows, or with numbers of rows that are known to differ."""
+    shapes = [part.shape for part in keras.tree.flatten(spec) if getattr(part, "shape", None) is not None]
+    known = [shape for shape in shapes if shape.rank is not None]
+    rows = {shape[0] for shape in known if shape.rank > 0} - {None}
+    if len(rows) > 1 or any(shape.rank == 0 for shape in known):
+        raise DataError(
+            f"this tf.data.Dataset gives single samples, of shapes {', '.join(map(str, shapes))}; expected batches, "
+            "whose first axis counts samples. Call dataset.batch(...) with any size: they are batched anew."
+        )

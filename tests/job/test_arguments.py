@@ -1,0 +1,162 @@
+"""An argument that cannot work is refused where it is given, by its own name, with the way to mend it."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+import swell
+from swell.errors import ConfigError, LossError
+from tests.job.scenario import Points, make_model, mean_loss
+
+
+class Numbers(IterableDataset):
+    def __iter__(self) -> Any:
+        return iter(range(8))
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+# swell.Job
+
+
+@pytest.mark.parametrize(
+    ("micro", "message"),
+    [
+        ("8", "micro='8' is of type str"),
+        (0, "micro=0 is too small"),
+        (True, "micro=True"),
+        (1.5, r"micro=1\.5"),
+        ((0, 4), r"micro\[0\]=0"),
+        ((None, "4"), r"micro\[1\]='4'"),
+        ((1, 2, 3), "3 entries"),
+        ((8, 4), "crosses"),
+    ],
+)
+def test_a_micro_batch_that_cannot_be_is_refused_by_the_job(micro: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        swell.Job(batch=8, micro=micro)
+
+
+@pytest.mark.parametrize("micro", [None, 4, np.int64(4), (2, 4), (None, 4), (2, None)])
+def test_a_micro_batch_is_a_number_or_a_pair_of_bounds(micro: Any) -> None:
+    swell.Job(batch=8, micro=micro)
+
+
+def test_a_rule_that_is_not_known_is_refused_by_the_job() -> None:
+    with pytest.raises(ConfigError, match=r"'adscale' is not a rule\. Expected 'auto'.*'adascale'"):
+        swell.Job(batch=8, rule="adscale")
+
+
+# job.loader and job.evaluation
+
+
+def test_a_batch_size_for_the_loader_is_refused_and_the_job_named_as_its_place() -> None:
+    for dataset in (Points(16), Numbers()):
+        with pytest.raises(ConfigError, match=r"batch_size=32.*swell\.Job\(batch=\.\.\.\).*swell\.Job\(micro=\.\.\.\)"):
+            swell.Job(batch=8).loader(dataset, batch_size=32)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "expected"), [(Points(16), "num_workers.*order.*shuffle"), (Numbers(), "num_workers.*split")]
+)
+def test_an_unknown_option_of_the_loader_is_refused_and_the_known_ones_named(dataset: Any, expected: str) -> None:
+    with pytest.raises(ConfigError, match=f"given workers.*{expected}"):
+        swell.Job(batch=8).loader(dataset, workers=2)
+
+
+def test_a_refused_option_leaves_the_job_ready_for_a_loader_without_it() -> None:
+    job = swell.Job(batch=8)
+    with pytest.raises(ConfigError):
+        job.loader(Points(16), batch_size=32)
+    assert len(job.loader(Points(16), sample_seed=1)) == 2
+
+
+@pytest.mark.parametrize("call", ["loader", "evaluation"])
+def test_a_data_loader_is_refused_at_once_where_a_data_set_is_expected(call: str) -> None:
+    job = swell.Job(batch=8)
+    with pytest.raises(ConfigError, match=rf"job\.{call} was given a DataLoader.*loader\.dataset"):
+        getattr(job, call)(DataLoader(Points(16)))
+
+
+# job.wrap
+
+
+def test_a_model_and_an_optimizer_in_the_wrong_order_are_refused() -> None:
+    model: Any = make_model()
+    optimizer: Any = sgd(model)
+    with pytest.raises(ConfigError, match=r"SGD as the model.*job\.wrap\(model, optimizer\)"):
+        swell.Job(batch=8).wrap(optimizer, model)
+
+
+def test_what_is_no_optimizer_is_refused() -> None:
+    model: Any = make_model()
+    with pytest.raises(ConfigError, match=r"generator as the optimizer.*torch\.optim\.SGD\(model\.parameters"):
+        swell.Job(batch=8).wrap(model, model.parameters())
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_several_optimizers_at_once_are_refused(kind: Any) -> None:
+    model = make_model()
+    with pytest.raises(ConfigError, match=r"of 2 as the optimizer.*once for each"):
+        swell.Job(batch=8).wrap(model, kind([sgd(model), sgd(model)]))
+
+
+def test_the_optimizer_of_another_model_is_refused() -> None:
+    with pytest.raises(ConfigError, match="SGD of 4 parameters, of which none is one of this Sequential's"):
+        swell.Job(batch=8).wrap(make_model(), sgd(make_model()))
+
+
+def test_an_optimizer_of_some_parameters_or_of_a_compiled_model_is_taken() -> None:
+    model: Any = make_model()
+    swell.Job(batch=8).wrap(model, sgd(model[0]))
+    compiled: Any = torch.compile(model, backend="eager")
+    swell.Job(batch=8).wrap(compiled, sgd(model))
+    swell.Job(batch=8).wrap(model[0], sgd(model))
+
+
+def test_an_optimizer_whose_parameters_come_later_is_taken() -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD([{"params": []}], lr=0.1)
+    swell.Job(batch=8).wrap(model, optimizer)
+    optimizer.add_param_group({"params": list(model.parameters())})
+
+
+# job.step and job.backward
+
+
+def one_step(clip: Any) -> bool:
+    job, model = swell.Job(batch=8, statistics=False), make_model()
+    job.wrap(model, sgd(model))
+    for x, y, _ in job.loader(Points(8)):
+        job.backward(mean_loss(model, x, y))
+        return job.step(clip=clip)
+    raise AssertionError("not reached")
+
+
+@pytest.mark.parametrize("clip", [-1, 0, 0.0, "1", math.nan, math.inf, True, [1.0]])
+def test_gradients_cannot_be_clipped_by_what_is_no_number_above_zero(clip: Any) -> None:
+    with pytest.raises(ConfigError, match=r"clip=.*; expected a number above 0.*Leave it out not to clip\."):
+        one_step(clip)
+
+
+@pytest.mark.parametrize("clip", [None, 0.5, 1, np.float32(2), Fraction(1, 2), lambda parameters: None])
+def test_gradients_are_clipped_by_any_number_above_zero_or_a_function(clip: Any) -> None:
+    assert one_step(clip)
+
+
+def test_a_loss_that_was_made_a_number_is_refused_and_the_way_back_said() -> None:
+    job, model = swell.Job(batch=8), make_model()
+    job.wrap(model, sgd(model))
+    with pytest.raises(LossError, match=r"float; expected.*leave out \.item\(\)"):
+        for x, y, _ in job.loader(Points(8)):
+            job.backward(mean_loss(model, x, y).item())  # type: ignore[arg-type]
