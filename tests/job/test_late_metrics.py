@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import swell
+from swell.errors import CheckpointError, LoopError
 from tests.job.scenario import Points, make_model, mean_loss
 from tests.workers import run_workers
 
@@ -118,3 +119,38 @@ def test_a_run_goes_on_whatever_is_done_before_its_loop(tmp_path: Path, world: i
     assert trained == 12
     for again in run_workers(world, early, str(tmp_path), does):
         assert again == (12, 0, last)
+
+
+def test_a_second_pass_without_another_epoch_is_an_error_that_says_so() -> None:
+    job = swell.Job(batch=8, rule="constant")
+    model = make_model()
+    job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    loader = job.loader(Points(16))
+
+    def go() -> None:
+        for x, y, _ in loader:
+            job.backward(mean_loss(model, x, y))
+            job.step()
+
+    go()
+    with pytest.raises(LoopError, match=r"every sample of epoch 0 .* job\.epochs"):
+        go()
+
+
+def wrapped(folder: Path, model: torch.nn.Module, optimizer: type[torch.optim.Optimizer]) -> swell.Job:
+    job = swell.Job(folder, batch=8)
+    job.wrap(model, optimizer(model.parameters(), lr=0.01))  # type: ignore[call-arg]
+    job.loader(Points(16))
+    return job
+
+
+def test_a_run_of_another_model_or_optimizer_is_refused_by_name(tmp_path: Path) -> None:
+    with wrapped(tmp_path, make_model(), torch.optim.SGD) as job:
+        list(job.epochs(1))
+    for model, optimizer, match in (
+        (make_model(), torch.optim.AdamW, r"its optimizer is SGD, and this one is AdamW"),
+        (torch.nn.Linear(2, 2), torch.optim.SGD, r"another model.*(?s:.)*another run folder"),
+    ):
+        with wrapped(tmp_path, model, optimizer) as job, pytest.raises(CheckpointError, match=match) as told:
+            list(job.epochs(2))
+        assert str(tmp_path) in str(told.value)

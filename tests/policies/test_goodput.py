@@ -206,6 +206,27 @@ def test_a_settled_choice_gives_up_no_more_than_the_slack_of_what_is_predicted()
             assert why.goodput >= why.inputs["best_goodput"] * (1 - 0.05) * (1 - 1e-6) or why.chosen == why.current
 
 
+def test_what_stands_is_not_left_for_fewer_steps_where_that_costs_more_than_the_slack():
+    run = run_on(
+        11, "kneed", replicas=1, nodes=1, noise=lambda samples: 8000.0, policy=Goodput(128, max=4096, explore=0)
+    )
+    run.until(100_000)
+    last, here, left = run.seen[-1], 4 * 128 + 8, 0  # a size that is not among the candidates
+    usual = max(last.profile, key=lambda point: point.count)
+    pace = usual.step_s / (usual.micro_batch * usual.accumulation)
+    for faster in np.geomspace(0.6, 4.0, 15):  # and that this machine likes less or more than others
+        took = StepSummary(replicas=1, nodes=1, micro_batch=here, accumulation=1, step_s=pace * here / faster, count=32)
+        standing = dataclasses.replace(
+            last, batch=here, micro_batch=here, batch_since=0, resized=False, profile=(*last.profile, took)
+        )
+        why = run.policy.explain(standing)
+        assert why.goodput is not None and why.current_goodput is not None
+        if why.chosen.global_batch > here:
+            left += 1
+            assert why.goodput >= why.current_goodput * (1 - run.policy.slack)
+    assert 0 < left < 15
+
+
 def test_it_goes_below_the_base_batch_only_when_asked():
     def noisy_at_first(shrink: bool) -> SimulatedRun:
         policy = Goodput(128, max=4096, shrink=shrink)

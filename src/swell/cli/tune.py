@@ -45,6 +45,11 @@ def _run(args: Namespace) -> int:
         print(json.dumps(rows, indent=2))
         return 0
     _show(rows, findings, args.base)
+    if args.micro is None:
+        print_note(
+            f"Micro-batches of at most {high} samples, the base batch, were considered; swell.Goodput tries "
+            f"larger ones. Give --micro {args.max} to look beyond."
+        )
     return 0
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from swell.core.counts import whole_number
 from swell.core.protocols import Collective
 from swell.core.types import NoiseEstimate
+from swell.policies.decision import predicted_speedup
 from swell.runtime import Alone, World
 
 if TYPE_CHECKING:
@@ -107,4 +109,5 @@ class Figures:
         For schedulers that ask what another worker would bring. With a policy that weighs it this is goodput at the
         best batch there, otherwise samples a second at the present batch. Empty until a few steps were timed.
         """
-        return self._stepping.speedup(replicas)
+        sizes = [whole_number(count, name="replicas") for count in replicas]
+        return predicted_speedup(self._pace.policy, self._stepping.observe(self._ledger), sizes)

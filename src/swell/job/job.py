@@ -343,6 +343,11 @@ class Job(Figures):
     def _enter_loop(self) -> None:
         self._selected(None)
         self._elasticity.join()
+        if self._stepping.through:
+            raise LoopError(
+                f"every sample of epoch {self._ledger.epoch} was used already, and the loader would give nothing. Go "
+                "through it once in each turn of `for epoch in job.epochs(n)`, which begins the next epoch."
+            )
         self._stepping.enter()
 
     def _leave_loop(self) -> None:

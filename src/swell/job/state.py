@@ -40,7 +40,14 @@ def restore(job: Job, state: Mapping[str, Any]) -> None:
     job._ending.load_state_dict(state["ending"])
     job.metrics.load_state_dict(state["metrics"])
     for trainee, saved in zip(job._trainees, state["trainees"], strict=True):
-        restore_trainee(trainee, saved)
+        try:
+            restore_trainee(trainee, saved)
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"the run in {job.run_dir} is of another model or optimizer than this script's: {error}. Start in "
+                f"another run folder, or delete this one, to train anew; or make the model and the optimizer that "
+                f"were saved."
+            ) from error
     for name, saved in state["registered"].items():
         if name in job._registered:
             job._registered[name].load_state_dict(saved)
@@ -50,6 +57,7 @@ def capture_trainee(trainee: Trainee) -> dict[str, Any]:
     """An optimizer with all that belongs to it."""
     parameters = trainee.accumulator.parameters
     return {
+        "kind": type(trainee.optimizer).__name__,
         "model": trainee.model.state_dict(),
         "optimizer": trainee.optimizer.state_dict(),
         # Kept apart as well: sharded checkpoints are known to lose scalars such as initial_lr.
@@ -68,6 +76,9 @@ def capture_trainee(trainee: Trainee) -> dict[str, Any]:
 def restore_trainee(trainee: Trainee, saved: Mapping[str, Any]) -> None:
     """Go on from what ``capture_trainee`` gave."""
     trainee.clear()
+    kind = type(trainee.optimizer).__name__
+    if saved.get("kind", kind) != kind:
+        raise ValueError(f"its optimizer is {saved['kind']}, and this one is {kind}")
     trainee.model.load_state_dict(saved["model"])
     trainee.optimizer.load_state_dict(saved["optimizer"])
     trainee.accumulator.metric.reset()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from swell.core.counts import whole_number
 from swell.core.ledger import Ledger
 from swell.core.moment_average import window_of
 from swell.core.protocols import FinitePolicy
@@ -25,7 +24,7 @@ from swell.job.update import Outcome, Position, Updater
 from swell.job.vote import agree_on_text
 from swell.loop.step import StepInProgress
 from swell.policies import is_finished
-from swell.policies.decision import lays_out, predicted_speedup
+from swell.policies.decision import lays_out
 
 if TYPE_CHECKING:
     from swell.job.job import Job
@@ -84,6 +83,11 @@ class Stepping:
         for trainee in self._job._trainees:
             trainee.noise.window = trainee.preconditioned_noise.window = window
 
+    @property
+    def through(self) -> bool:
+        """Whether the epoch at hand was gone through to its end."""
+        return self.complete and self._epoch == self._job._ledger.epoch
+
     def enter(self) -> None:
         """The user began to iterate the loader."""
         if self._looping:
@@ -129,7 +133,7 @@ class Stepping:
         elif pace.settled:  # a batch that never changes needs no look round
             batch = pace.batch
         else:
-            seen = self._seen = self._observe(ledger)
+            seen = self._seen = self.observe(ledger)
             self.finished = self._finite and is_finished(pace.policy, seen)
             if self.finished:
                 return None
@@ -150,7 +154,8 @@ class Stepping:
         self._ending.begin()
         return self._current
 
-    def _observe(self, ledger: Ledger) -> Observation:
+    def observe(self, ledger: Ledger) -> Observation:
+        """All that the policy may look at before the next step."""
         job = self._job
         return job._pace.observe(
             replicas=job.replicas,
@@ -373,11 +378,6 @@ class Stepping:
     def _flags(self) -> tuple[bool, bool, bool]:
         job = self._job
         return job._elasticity.notice() is not None, job._world.pending(), job._keeper.due()
-
-    def speedup(self, replicas: Sequence[int]) -> dict[int, float]:
-        """What other numbers of replicas would bring, relative to now."""
-        sizes = [whole_number(count, name="replicas") for count in replicas]
-        return predicted_speedup(self._job._pace.policy, self._observe(self._job._ledger), sizes)
 
     def spoil(self, reason: str) -> None:
         """Mark the step under way as not to be finished."""

@@ -198,7 +198,8 @@ class Goodput:
         better = found.goodput > current * (1 + needed)
         tried = found.goodput * (1 + found.hope) > current * (1 + needed)
         # Within the slack what stands is left for a batch that is worth the change; beyond it, for anything better.
-        fewer = self.slack > 0 and found.layout.global_batch >= _FEWER * stands.global_batch
+        near = self.slack > 0 and found.goodput >= current * (1 - self.slack)
+        fewer = near and found.layout.global_batch >= _FEWER * stands.global_batch
         lost = current < found.best_goodput * (1 - self.slack) and found.goodput > current
         if found.layout == stands or not (better or tried or fewer or (lost and self.slack > 0)):
             return found._replace(layout=stands, promised=found.layout)
