@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import statistics
 import tempfile
@@ -19,8 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-from processes import HERE, free_port, started, swell_run, torchrun, torchrun_variables, wait_for
+from processes import HERE, about, free_port, started, swell_run, torchrun, torchrun_variables, wait_for
 
 STEPS = 20  # of a block; the first one is not counted, for it comes after a wait
 NAMES = ("swell run", "torchrun")
@@ -87,11 +85,7 @@ def main() -> None:
     ratios = [ours / theirs for ours, theirs in zip(found["swell run"], found["torchrun"], strict=True)]
     low, high = interval(ratios)
     record = {
-        "date": began,
-        "torch": torch.__version__,
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "load": {"before": round(load, 1), "after": round(os.getloadavg()[0], 1)},
+        **about(began, [load, os.getloadavg()[0]]),
         "blocks": args.blocks,
         "steps_a_block": STEPS,
         "step_s": {name: round(statistics.median(values), 5) for name, values in found.items()},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import signal
 import socket
 import statistics
@@ -16,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import torch
 from model import read_notes
 
 from swell.runtime.sizes import parse_sizes
@@ -23,6 +25,17 @@ from swell.runtime.torchrun import torchrun_command, torchrun_environment
 
 HERE = Path(__file__).parent
 PATIENCE_S = 240.0
+
+
+def about(began: str, loads: Sequence[float]) -> dict[str, Any]:
+    """When and where something was measured, and how busy the machine was."""
+    return {
+        "date": began,
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "load": {"least": round(min(loads), 1), "most": round(max(loads), 1)},
+    }
 
 
 @contextmanager

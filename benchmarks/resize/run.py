@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -18,10 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from model import read_notes
 from processes import (
     HERE,
+    about,
     free_port,
     kill,
     lull_of_restart,
@@ -215,11 +214,7 @@ def main() -> None:
     }
     print("times shorter:", times)
     record = {
-        "date": began,
-        "torch": torch.__version__,
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "load": {"least": round(min(loads), 1), "most": round(max(loads), 1)},
+        **about(began, loads),
         "repeats": args.repeats,
         "workers": {"few": FEW, "many": MANY},
         "results": results,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
+from processes import about
 
 from swell.core.events import Resized, StepSkipped
 from swell.runtime.worker_trace import WorkerTrace, read_worker_trace
@@ -118,11 +117,7 @@ def main() -> None:
     }
     print(f"accuracy {means['spot']:.4f} on the spot market, {means['undisturbed']:.4f} undisturbed")
     record = {
-        "date": began,
-        "torch": torch.__version__,
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "load": {"least": round(min(loads), 1), "most": round(max(loads), 1)},
+        **about(began, loads),
         "trace": name,
         "mean_accuracy": means,
         "standard_deviation": spread,

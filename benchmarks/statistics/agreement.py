@@ -27,9 +27,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.multiprocessing
-from models import GPT2, resnet18
+from models import GPT2, image_loss, resnet18, text_loss
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import swell
@@ -72,15 +71,6 @@ def text(folder: Path, count: int) -> tuple[Tensor, Tensor]:
     numbers = torch.tensor([known.get(word, WORDS - 1) for word in words[: count * LENGTH + 1]])
     rows = numbers[torch.arange(count).view(-1, 1) * LENGTH + torch.arange(LENGTH + 1)]
     return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
-
-
-def image_loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-    return F.cross_entropy(model(batch[0]), batch[1])
-
-
-def text_loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-    logits = model(batch[0])
-    return F.cross_entropy(logits.view(-1, logits.shape[-1]), batch[1].reshape(-1))
 
 
 def small_gpt() -> nn.Module:

@@ -26,9 +26,8 @@ import peers
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from models import GPT2, resnet18
+from models import GPT2, image_loss, resnet18, text_loss
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import Optimizer
 
 import swell
@@ -42,15 +41,6 @@ OURS = {
 THEIRS = ("plain DDP", "FairScale", "AdaptDL")
 WITHOUT = {"swell": "swell, statistics off", "swell, every step": "swell, statistics off"}  # others: plain DDP
 Case = tuple[str, Callable[[], nn.Module], Callable[..., Tensor], Callable[[Any], Optimizer], list[Tensor], int, int]
-
-
-def image_loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-    return F.cross_entropy(model(batch[0]), batch[1])
-
-
-def text_loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-    logits = model(batch[0])
-    return F.cross_entropy(logits.view(-1, logits.shape[-1]), batch[1].view(-1))
 
 
 def small_gpt() -> nn.Module:

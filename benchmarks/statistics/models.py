@@ -72,3 +72,14 @@ class GPT2(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device)
         return self.head(self.norm(self.layers(self.token(tokens) + self.place(places))))
+
+
+def image_loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+    """Of images and their classes."""
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def text_loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+    """Of tokens and the ones after them."""
+    logits = model(batch[0])
+    return F.cross_entropy(logits.view(-1, logits.shape[-1]), batch[1].reshape(-1))

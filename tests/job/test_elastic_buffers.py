@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,12 +31,15 @@ def state_of(model: nn.Module) -> dict[str, list[float]]:
     return {name: value.double().flatten().tolist() for name, value in model.state_dict().items()}
 
 
+def prepared() -> tuple[swell.Job, nn.Module, Any]:
+    job, model = swell.Job(batch=BATCH, micro=MICRO, rule="constant", device="cpu", seed=3), make_model()
+    job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.05))
+    return job, model, job.loader(Points(N), shuffle=True)
+
+
 def train(folder: str) -> None:
     """What each worker runs; the first one writes the model down."""
-    model = make_model()
-    job = swell.Job(batch=BATCH, micro=MICRO, rule="constant", device="cpu", seed=3)
-    job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.05))
-    loader = job.loader(Points(N), shuffle=True)
+    job, model, loader = prepared()
     for _ in job.epochs(2):
         for x, y, _ in loader:
             job.backward(mean_loss(model, x, y))
@@ -93,10 +97,7 @@ def test_a_worker_killed_in_a_step_leaves_the_statistics_of_each_step_once(
 @pytest.mark.parametrize("broken", [0, 2, 7])
 def test_a_step_that_is_given_up_leaves_no_trace_in_the_buffers(broken: int) -> None:
     def run(redone: int | None) -> dict[str, list[float]]:
-        model = make_model()
-        job = swell.Job(batch=BATCH, micro=MICRO, rule="constant", device="cpu", seed=3)
-        job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.05))
-        loader = job.loader(Points(N), shuffle=True)
+        job, model, loader = prepared()
         for _ in job.epochs(1):
             for x, y, _ in loader:
                 loss = mean_loss(model, x, y)

@@ -30,8 +30,7 @@ class Elasticity:
             listens = job.run_dir is not None and threading.current_thread() is threading.main_thread()
             notices = Notices() if listens else False
         self._notices = notices if isinstance(notices, Notices) else None
-        self._joined = False
-        self._caught_up = False  # whether this replica was ever brought to where the run stands
+        self._joined = False  # whether this replica was ever brought to where the run stands
         self.faults = read_faults()  # none, unless somebody wants to see the run get over them
         self._passed_on = False  # whether a notice to this replica is somebody else's to act on
 
@@ -54,12 +53,12 @@ class Elasticity:
         """Before the first step: enter the world, agree with the others, and go on from where the run stands."""
         if self._joined:
             return
-        self._joined = True
         if self._job._world.elastic:
             self._tell_sizes()
             self._form()
         else:
             self._catch_up(self._job.collective)
+        self._joined = True
         if self._notices is not None:
             self._notices.install()
 
@@ -85,10 +84,6 @@ class Elasticity:
 
     def _catch_up(self, collective: Collective) -> None:
         """Give everyone the most advanced member's state; where nobody has one, the newest checkpoint's or rank 0's."""
-        self._bring_together(collective)
-        self._caught_up = True
-
-    def _bring_together(self, collective: Collective) -> None:
         job = self._job
         if collective.size > 1:
             agree_on_text(collective, "the run", job._described(), "Start every replica with the same script.")
@@ -123,7 +118,7 @@ class Elasticity:
         So is one that has done something before it joined: it has no part in the run yet.
         """
         done = self._job.steps + self._job._ending.units
-        return done if done and self._caught_up else -1
+        return done if done and self._joined else -1
 
     def recover(self, error: WorldError) -> None:
         """A peer was lost in the middle of a step: form the world anew, or give up where it cannot be."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from swell.errors import CheckpointError
+from swell.errors import CheckpointError, SwellError
 from swell.job.trainee import Trainee
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ def restore(job: Job, state: Mapping[str, Any]) -> None:
     for trainee, saved in zip(job._trainees, state["trainees"], strict=True):
         try:
             restore_trainee(trainee, saved)
+        except SwellError:
+            raise
         except (RuntimeError, ValueError, KeyError) as error:
             raise CheckpointError(
                 f"the run in {job.run_dir} is of another model or optimizer than this script's: {error}. Start in "
