@@ -3,16 +3,17 @@
     SWELL_DATA=... python benchmarks/goodput/exhaustive.py             # ResNet-18 on CIFAR-10, one GPU
     python benchmarks/goodput/exhaustive.py --workers 2                # a small network, two CPU workers
 
-``Goodput`` trains from nothing, three times. Then every layout (micro-batch and accumulation), and all those it chose,
-are timed in the job's own loop, in turns over many rounds. Each of its later choices is compared with the best of the
-layouts at the noise scale of that moment: true samples a second times efficiency. The best of many measurements is
-partly luck, so it is found by the even rounds and compared by the odd ones, and the other way round. Writes gpu.json or
-cpu.json beside this file.
+``Goodput`` trains from nothing, three times for each slack. Then every layout (micro-batch and accumulation), and all
+those it chose, are timed in the job's own loop, in turns over many rounds. Each of its later choices is compared with
+the best of the layouts at the noise scale of that moment: true samples a second times efficiency. The best of many
+measurements is partly luck, so it is found by the even rounds and compared by the odd ones, and the other way round.
+Writes gpu.json or cpu.json beside this file.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -20,7 +21,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +38,7 @@ from swell.core.types import Layout
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "time_to_accuracy"))
 RUNS = 3
+SLACKS = (0.0, 0.08)  # goodput alone, and the default, which gives some of it for fewer steps
 STAY, SETTLING = 12, 4  # steps at each layout of a round, and how many of them are not timed
 
 
@@ -144,14 +146,15 @@ class Told:
 
 
 class Tour:
-    """Every layout for a few steps, again and again, each time in another order."""
+    """Every layout for a few steps, again and again, each time in another order; asking costs what Goodput does."""
 
-    def __init__(self, layouts: list[Layout], base: int, rounds: int) -> None:
-        self.base = base
+    def __init__(self, layouts: list[Layout], asked: swell.Goodput, rounds: int) -> None:
+        self.base, self.policy = asked.base, asked
         orders = [np.random.default_rng(number).permutation(len(layouts)) for number in range(rounds)]
         self.stops = [layouts[index] for order in orders for index in order]
 
     def layout(self, seen: Any) -> Layout:
+        self.policy.layout(seen)
         return self.stops[min(seen.step // STAY, len(self.stops) - 1)]
 
 
@@ -168,8 +171,8 @@ def all_layouts(workload: Workload, replicas: int) -> list[Layout]:
 
 def measure(workload: Workload, layouts: list[Layout], rounds: int) -> tuple[np.ndarray, np.ndarray]:
     """Median seconds of a step of each layout, by the even and by the odd rounds."""
-    tour = Tour(layouts, workload.base, rounds)
-    steps = workload.train(tour, steps=STAY * len(tour.stops), statistics=False).steps
+    tour = Tour(layouts, swell.Goodput(workload.base, max=workload.largest), rounds)
+    steps = workload.train(tour, steps=STAY * len(tour.stops)).steps
     halves: list[dict[Layout, list[float]]] = [{one: [] for one in layouts} for _ in range(2)]
     for number, step in enumerate(steps):
         if number % STAY >= SETTLING and step.as_chosen:
@@ -179,43 +182,69 @@ def measure(workload: Workload, layouts: list[Layout], rounds: int) -> tuple[np.
 
 
 def compare(workload: Workload, replicas: int, steps: int, rounds: int) -> dict[str, Any]:
-    policy = swell.Goodput(workload.base, max=workload.largest)
-    runs = [workload.train(policy, steps=steps, seed=seed) for seed in range(RUNS)]
-    chosen = [layout for run in runs for layout in run.layouts]
+    runs = {
+        slack: [
+            workload.train(swell.Goodput(workload.base, max=workload.largest, slack=slack), steps=steps, seed=seed)
+            for seed in range(RUNS)
+        ]
+        for slack in SLACKS
+    }
+    chosen = [layout for of_slack in runs.values() for run in of_slack for layout in run.layouts]
     layouts = list(dict.fromkeys([*all_layouts(workload, replicas), *chosen]))
     halves = measure(workload, layouts, rounds)
-    if not runs[0].steps:
+    if not runs[SLACKS[0]][0].steps:  # on the other workers, which are told of nothing
         return {}
-    batches = np.array([one.global_batch for one in layouts], float)
-    place = {one: index for index, one in enumerate(layouts)}
-    ratios: list[list[float]] = []
-    for run in runs:
-        ratios.append([])
-        for step in run.steps[steps // 3 :]:
-            if step.noise_scale is None or step.noise_scale <= 0 or not math.isfinite(step.noise_scale):
-                continue
-            values = [goodput(batches, half, workload.base, step.noise_scale) for half in halves]
-            mine = place[step.chosen]
-            pairs = zip(values, reversed(values), strict=True)
-            ratios[-1].append(statistics.mean(float(by[mine] / by[int(np.nanargmax(found))]) for found, by in pairs))
-    every = [ratio for of_run in ratios for ratio in of_run]
     return {
         "replicas": replicas,
         "layouts": [
             {
                 "micro_batch": one.micro_batch,
                 "accumulation": -(-one.global_batch // (replicas * one.micro_batch)),
-                "step_ms": [round(1e3 * float(half[place[one]]), 3) for half in halves],
+                "step_ms": [round(1e3 * float(half[index]), 3) for half in halves],
             }
-            for one in layouts
+            for index, one in enumerate(layouts)
         ],
         "steps": steps,
+        "slack": {
+            str(slack): of_best([run.steps for run in of_slack], layouts, halves, workload.base)
+            for slack, of_slack in runs.items()
+        },
+    }
+
+
+def stays(run: list[Step]) -> Iterator[dict[str, Any]]:
+    """What was chosen one after the other, for how many steps, and the noise scale at the last of them."""
+    for chosen, steps in itertools.groupby(run, key=lambda step: step.chosen):
+        count, noise_scale = 0, None
+        for step in steps:
+            count, noise_scale = count + 1, step.noise_scale
+        told = None if noise_scale is None or not math.isfinite(noise_scale) else round(noise_scale)
+        yield {"batch": chosen.global_batch, "micro": chosen.micro_batch, "steps": count, "noise_scale": told}
+
+
+def of_best(
+    runs: list[list[Step]], layouts: list[Layout], halves: tuple[np.ndarray, np.ndarray], base: int
+) -> dict[str, Any]:
+    """The goodput of what was chosen as a part of the best layout's, over all steps after the first third."""
+    batches = np.array([one.global_batch for one in layouts], float)
+    place = {one: index for index, one in enumerate(layouts)}
+    ratios: list[list[float]] = []
+    for run in runs:
+        ratios.append([])
+        for step in run[len(run) // 3 :]:
+            if step.noise_scale is None or step.noise_scale <= 0 or not math.isfinite(step.noise_scale):
+                continue
+            values = [goodput(batches, half, base, step.noise_scale) for half in halves]
+            mine = place[step.chosen]
+            pairs = zip(values, reversed(values), strict=True)
+            ratios[-1].append(statistics.mean(float(by[mine] / by[int(np.nanargmax(found))]) for found, by in pairs))
+    every = [ratio for of_run in ratios for ratio in of_run]
+    return {
         "compared": len(every),
         "of_best_median": statistics.median(every),
         "of_best_median_by_run": [round(statistics.median(of_run), 4) for of_run in ratios],
         "of_best_worst_tenth": float(np.quantile(every, 0.1)),
-        "last": [[run.steps[-1].chosen.global_batch, run.steps[-1].chosen.micro_batch] for run in runs],
-        "noise_scale": [run.steps[-1].noise_scale for run in runs],
+        "chosen": [list(stays(run)) for run in runs],
     }
 
 
@@ -227,8 +256,9 @@ def worker(steps: int, rounds: int, out: Path) -> None:
     if int(os.environ.get("RANK", "0")) == 0:
         name = torch.cuda.get_device_name() if gpu else f"{platform.processor() or platform.machine()}, CPU"
         about = {"date": str(date.today()), "machine": f"{name}, torch {torch.__version__}", "load": os.getloadavg()[0]}
-        out.write_text(json.dumps({**about, **found}, indent=1))
-        print(json.dumps({key: value for key, value in found.items() if key != "layouts"}))
+        out.write_text(json.dumps({**about, **found}))
+        for slack, of_slack in found["slack"].items():
+            print(f"slack {slack}:", {key: value for key, value in of_slack.items() if key != "chosen"})
 
 
 def main() -> None:

@@ -78,7 +78,7 @@ class Images:
         return len(self.y)
 
     def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Tensor]]:
-        index = torch.tensor(indices, device="cuda")
+        index = torch.tensor(indices).pin_memory().to("cuda", non_blocking=True)  # nobody waits for the device
         x, n = self.x[index], len(indices)
         if self.train:
             dx, dy = torch.randint(9, (2, n, 1, 1), device="cuda")

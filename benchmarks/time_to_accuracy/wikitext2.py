@@ -63,7 +63,8 @@ class Rows:
         return len(self.rows)
 
     def __getitems__(self, indices: list[int]) -> list[Tensor]:
-        return [self.rows[torch.tensor(indices, device=self.rows.device)]]
+        index = torch.tensor(indices).pin_memory().to(self.rows.device, non_blocking=True)  # no waiting for it
+        return [self.rows[index]]
 
 
 def first(batches: list[Any]) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from swell.cli import main
 from swell.core.events import BatchChanged, Event, Resized, Stepped, Warned, to_json
-from swell.core.types import StepSummary
+from swell.core.types import Observation, StepSummary
 from swell.policies import Goodput, observation_to_dict
 from tests.policies.observations import estimate, seen
 
@@ -26,9 +26,9 @@ HERE = seen(
 )
 
 
-def changed(policy: str = repr(POLICY), after: int | None = None) -> BatchChanged:
+def changed(policy: str = repr(POLICY), after: int | None = None, here: Observation = HERE) -> BatchChanged:
     after = POLICY.batch(HERE) if after is None else after
-    return BatchChanged(time=1.0, step=100, before=64, after=after, policy=policy, seen=observation_to_dict(HERE))
+    return BatchChanged(time=1.0, step=100, before=64, after=after, policy=policy, seen=observation_to_dict(here))
 
 
 def written(folder: Path, *events: Event) -> str:
@@ -84,7 +84,21 @@ def test_a_run_whose_batch_stood_still_says_so(tmp_path: Path, capsys: pytest.Ca
     assert "never changed" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("extra", [["nowhere"], [".", "--last", "0"]])
+@pytest.mark.parametrize("sure", [True, False])
+def test_a_policy_that_follows_the_noise_is_told_with_what_was_known_of_it(
+    sure: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noise = estimate(1280, sure=sure)
+    grown = changed(policy="NoiseScale(base=64, max=4096)", after=1280 if sure else 128, here=seen(noise=noise))
+    assert main(["explain", written(tmp_path / "run", grown)]) == 0
+    told = capsys.readouterr().out
+    assert (
+        "The noise scale was 1,280 samples (853 to 1,920)." if sure else "not sure, but at least 128 samples"
+    ) in told
+    assert "another version" not in told
+
+
+@pytest.mark.parametrize("extra", [["nowhere"], ["."], [".", "--last", "0"]])
 def test_what_cannot_be_told_is_refused_in_one_line(
     extra: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,7 +50,7 @@ def test_a_save_waits_for_the_users_code_after_the_step_and_is_announced(tmp_pat
 
 
 def test_steps_are_never_split_where_that_is_not_wanted() -> None:
-    assert not any(Statistics(split_every=None).splits(step) for step in range(500))
+    assert not any(Statistics(split_every=None).splits(step, awaited=True) for step in range(500))
 
 
 def test_a_step_is_timed_by_what_the_replicas_agreed_on() -> None:

@@ -33,6 +33,18 @@ def go(job: swell.Job, model: Any, loader: Any, passes: Any) -> list[list[int]]:
     return came
 
 
+def test_the_length_of_a_loader_is_what_is_left_of_the_epoch_and_after_it_that_of_the_next() -> None:
+    job, model, loader = job_on(Points(20), batch=8, micro=4)
+    lengths = [len(loader)]
+    for _ in job.epochs(2):
+        for x, y, _ in loader:
+            job.backward(mean_loss(model, x, y))
+            if job.step():
+                lengths.append(len(loader))
+        lengths.append(len(loader))
+    assert lengths == [5, 3, 1, 0, 5, 3, 1, 0, 5]
+
+
 def test_until_goes_on_until_the_gain_adds_up_and_stops_in_the_middle_of_a_pass() -> None:
     job, model, loader = job_on(Points(40), batch=8, base=4)
     came = go(job, model, loader, job.until(steps=23))  # each step is worth 2 by the linear rule

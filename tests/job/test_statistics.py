@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import swell
-from swell.core.types import NoiseEstimate
+from swell.core.types import NoiseEstimate, Observation
+from swell.policies import Dwell
 from tests.job.scenario import Points, make_model, mean_loss
 from tests.reference.gradient_statistics import flat, signal_and_noise
 from tests.workers import run_workers
@@ -127,6 +128,38 @@ def test_moments_in_adams_metric_use_the_second_moment_of_the_step_before(world:
     for seen in replicas:
         signal, noise = expected(replicas, first, points, slice(0, 4), metric=True)
         assert (seen[first][1].total.signal, seen[first][1].total.noise) == pytest.approx((signal, noise), rel=1e-8)
+
+
+class Waiting:
+    """A policy that would act on the noise if it were sure."""
+
+    base = 4
+
+    def __init__(self, *, follows_noise: bool) -> None:
+        self.follows_noise = follows_noise
+
+    def batch(self, seen: Observation) -> int:
+        return 4
+
+
+@pytest.mark.parametrize(("micro", "often", "seldom"), [(4, 10, 2), (2, 20, 5)])
+def test_more_steps_are_measured_while_a_policy_waits_for_a_sure_estimate(micro: int, often: int, seldom: int) -> None:
+    points, model = Points(4 * 480), make_model()
+    with torch.no_grad():  # nothing is left to learn: all that is seen is noise
+        points.y = model(points.x).squeeze(-1) + points.y
+    waits, heedless = Waiting(follows_noise=True), Waiting(follows_noise=False)
+    for policy, expected in ((waits, often), (Dwell(waits, samples=9), often), (heedless, seldom)):
+        measured: list[int] = []
+        job = swell.Job(batch=policy, micro=micro, rule="constant")
+        job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0))
+        for x, y, _ in job.loader(points):
+            job.backward(mean_loss(model, x, y))
+            before = 0 if job.noise is None else job.noise.observations
+            if job.step() and job.noise is not None and job.noise.observations > before:
+                measured.append(job.steps - 1)
+        assert job.noise is not None and not job.noise.sure
+        assert len([step for step in measured if 400 <= step < 480]) == expected
+        job.close()
 
 
 def test_thinned_statistics_cover_the_samples_in_between() -> None:

@@ -28,6 +28,7 @@ class SimulatedRun:
     nodes: int = 1
     total_samples: int | None = 1_000_000
     sure_after: int = 20  # steps until the noise estimate is sure
+    doubt: float = 8.0  # by what factor it may be off until then
     memory: int | None = None  # largest micro-batch that fits
     jitter: float = 0.03
     seed: int = 0
@@ -52,7 +53,7 @@ class SimulatedRun:
 
     def observation(self) -> Observation:
         noise_scale = self.noise(self.samples) * math.exp(0.05 * self.random.standard_normal())
-        width = 1.3 if self.step >= self.sure_after else 8.0
+        width = 1.3 if self.step >= self.sure_after else self.doubt
         return Observation(
             step=self.step,
             samples=self.samples,

@@ -54,6 +54,11 @@ def machine(seed: int, kind: str) -> Law:
     return seconds
 
 
+def on_an_h200(replicas, nodes, micro_batch, accumulation):
+    """Step times of a ResNet-18 there, roughly."""
+    return accumulation * np.maximum(0.008, np.asarray(micro_batch) / 45_000) + 0.001
+
+
 def run_on(seed: int, kind: str, **changes) -> SimulatedRun:
     """A run of 400,000 samples whose noise scale grows while it goes on, as that of a real one does."""
     random = np.random.default_rng(1000 + seed)
@@ -104,12 +109,9 @@ def test_all_its_trials_cost_little_of_the_whole_run(kind):
 
 
 def test_on_a_machine_that_large_batches_use_better_it_moves_on_within_two_percent_of_the_run():
-    def seconds(replicas, nodes, micro_batch, accumulation):  # a ResNet-18 on an H200, roughly
-        return accumulation * np.maximum(0.008, np.asarray(micro_batch) / 45_000) + 0.001
-
     run = SimulatedRun(
         policy=Goodput(128, max=4096, slack=0),
-        law=seconds,
+        law=on_an_h200,
         noise=lambda samples: 400 + samples / 500,
         total_samples=750_000,
     )
@@ -121,17 +123,46 @@ def test_on_a_machine_that_large_batches_use_better_it_moves_on_within_two_perce
     assert len(batch_changes(run)) < 40
 
 
-def test_it_stays_at_the_base_batch_until_the_noise_scale_is_sure():
-    run = run_on(1, "kneed", sure_after=10**9)
+def test_it_stays_at_the_base_batch_while_nothing_is_known_of_the_noise_scale():
+    run = run_on(1, "kneed", sure_after=10**9, doubt=math.inf)
     run.until(100_000)
     assert {layout.global_batch for layout in run.chosen} == {128}
     assert len({layout.micro_batch for layout in run.chosen}) > 1  # yet it learnt what a sample costs
 
 
 def test_without_exploring_the_layout_is_left_alone_until_then_too():
-    run = run_on(1, "linear", sure_after=10**9, policy=Goodput(128, max=4096, explore=0))
+    run = run_on(1, "linear", sure_after=10**9, doubt=math.inf, policy=Goodput(128, max=4096, explore=0))
     run.until(20_000)
     assert len(set(run.chosen)) == 1
+
+
+@pytest.mark.parametrize("shrink", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_by_a_noise_scale_that_is_not_sure_it_grows_to_what_is_right_for_the_least_it_may_be(seed, shrink):
+    policy = Goodput(128, max=4096, shrink=shrink)
+    given = {"law": on_an_h200, "policy": policy, "replicas": 1, "nodes": 1}
+    unsure = run_on(seed, "", noise=lambda samples: 8 * 1000.0, sure_after=10**9, **given)
+    least = run_on(seed, "", noise=lambda samples: 1000.0, **given)
+    for run in (unsure, least):
+        run.until(200_000)
+    batches = [layout.global_batch for layout in unsure.chosen]
+    assert set(batches[:16]) == {128}
+    assert least.batch / 1.6 < np.median(batches) < least.batch * 1.6
+    now = dataclasses.replace(unsure.seen[-1], batch_since=0)
+    assert "not sure enough to act on (between" in " ".join(policy.explain(now).reasons)
+
+
+def test_a_noise_scale_that_is_not_sure_takes_nothing_back():
+    run = run_on(11, "kneed", noise=lambda samples: 4000.0)
+    run.until(100_000)
+    assert run.batch > 128
+    run.sure_after, run.noise = 10**9, lambda samples: 40.0
+    before = run.batch
+    run.until(200_000)
+    assert min(layout.global_batch for layout in run.chosen[-50:]) >= before
+    run.sure_after = 0
+    run.until(400_000)
+    assert run.batch < before
 
 
 def test_memory_that_runs_out_is_met_once_and_respected_from_then_on():
@@ -318,8 +349,11 @@ def test_the_reasons_name_what_spoke_for_the_change():
     ]
     assert any("noise scale" in text and "times the goodput" in text for text in said)
     assert "No step was measured yet" in run.policy.explain(run.seen[0]).reasons[0]
-    waiting = seen(noise=estimate(300, sure=False), profile=run.seen[-1].profile, samples=90_000)
+    doubtful = dataclasses.replace(estimate(300, sure=False), observations=9)
+    waiting = seen(noise=doubtful, profile=run.seen[-1].profile, samples=90_000)
     assert "not sure enough" in " ".join(run.policy.explain(waiting).reasons)
+    least = dataclasses.replace(run.seen[-1], batch=128, batch_since=0, noise=estimate(9000, sure=False))
+    assert "The noise scale is at least 900 samples" in " ".join(run.policy.explain(least).reasons)
     moved = dataclasses.replace(run.seen[-1], replicas=2, resized=True)
     assert "The world changed to 2 replicas." in run.policy.explain(moved).reasons
 

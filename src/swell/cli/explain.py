@@ -14,6 +14,7 @@ from swell.cli.table import print_note
 
 if TYPE_CHECKING:
     from swell.core.events import BatchChanged, Event
+    from swell.core.types import Observation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,9 @@ def _run(args: Namespace) -> int:
     if args.last is not None and args.last < 1:
         raise ConfigError(f"--last {args.last} leaves nothing to tell: give a number of changes, 1 or more.")
     path = Path(args.run_dir)
+    if not path.exists() or (path.is_dir() and not (path / LOG_NAME).exists()):
+        lacks = f"has no {LOG_NAME}" if path.exists() else "is not there"
+        raise ConfigError(f"{path} {lacks}: give the folder that a script's swell.Job was made with, or its log.")
     told = list(accounts(read_events(path / LOG_NAME if path.is_dir() else path)))
     told = told if args.last is None else told[-args.last :]
     if args.json:
@@ -80,7 +84,7 @@ def _reasons(event: BatchChanged) -> list[str]:
     """What the policy that chose, built again from its text in the log, says of what it saw."""
     from swell.errors import SwellError
     from swell.policies import observation_from_dict
-    from swell.policies.decision import checked_batch
+    from swell.policies.decision import checked_batch, follows_noise
     from swell.policies.written import explained, policy_from_text
 
     try:
@@ -92,12 +96,25 @@ def _reasons(event: BatchChanged) -> list[str]:
     if seen.total_samples:
         where += f", {seen.samples / seen.total_samples:.1%} of the run"
     said = [f"{where}, on {seen.replicas} replica{'s' if seen.replicas > 1 else ''}."]
-    said += decision.reasons if decision is not None else [f"{event.policy} chose it."]
+    if decision is not None:
+        said += decision.reasons
+    else:
+        said += [*_noise(seen), f"{event.policy} chose it."] if follows_noise(policy) else [f"{event.policy} chose it."]
     if decision is not None and decision.chosen.global_batch != again:
         said.append(f"{type(policy).__name__} made {again} of {decision.chosen.global_batch}.")
     if again != event.after:
         said.append(f"Asked again, the policy chooses {again}: the log is of another version of swell.")
     return said
+
+
+def _noise(seen: Observation) -> list[str]:
+    """What was known of the gradient noise, for a policy that follows it and says nothing of it."""
+    if seen.noise is None:
+        return ["The gradient noise was not measured yet."]
+    low, high = seen.noise.interval
+    if seen.noise.sure:
+        return [f"The noise scale was {seen.noise.total.noise_scale:,.0f} samples ({low:,.0f} to {high:,.0f})."]
+    return [f"The noise scale was not sure, but at least {seen.noise.at_least:,.0f} samples."]
 
 
 COMMAND = Command(

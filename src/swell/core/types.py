@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+_ENOUGH = 16  # measured steps from which an interval is more than a guess
+
 
 @dataclass(frozen=True, slots=True)
 class Moments:
@@ -35,6 +37,15 @@ class NoiseEstimate:
         """Whether a policy may act on it: the interval is finite and its ends are within a factor of four."""
         low, high = self.interval
         return low > 0 and high <= 4 * low and high < math.inf
+
+    @property
+    def at_least(self) -> float:
+        """What the noise scale is no smaller than, sure or not: the interval's lower end, 0 while little was measured.
+
+        Far below the noise scale a batch tells little of it but that it is far above; to grow, that is enough.
+        """
+        low = self.interval[0]
+        return low if self.observations >= _ENOUGH and 0 < low < math.inf else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from swell.errors import LossError, WorldError
 from swell.job.hints import Hints
 from swell.job.records import StepRecord
 from swell.job.rollback import Rollback
+from swell.job.step_clock import Duration, StepClock
 from swell.job.update import Outcome
 from swell.loop.metrics import exchange, exchange_late
 from swell.loop.step import StepInProgress
@@ -31,7 +32,8 @@ class Ending:
         self._job, self._nonfinite = job, nonfinite
         self._record: StepRecord | None = None
         self._overflows = 0
-        self.last_s = 0.0  # what the latest step took on this replica; the others hear of it with the next vote
+        self._clock = StepClock(job.device)
+        self._latest: Duration | None = None
         self.measured_at = 0  # samples at the last measured step
         self.factors: tuple[Factors, ...] = ()
         self.gain = 1.0
@@ -43,6 +45,11 @@ class Ending:
         self.partial: set[int] = set()  # optimizers that have stepped already in a step that is not committed
         self.partial_batch = 0  # the batch of that step
         self._closed = -1  # the epoch whose pass over the data was ended by all
+
+    @property
+    def last_s(self) -> float:
+        """What the latest step took on this replica, 0 where there was none; others hear of it with the next vote."""
+        return 0.0 if self._latest is None else self._latest.seconds
 
     def record(self) -> StepRecord:
         """The record of the step under way."""
@@ -91,14 +98,14 @@ class Ending:
             samples=before,
             gain=outcome.gain,
             nodes=job._world.nodes,
-            as_chosen=not pace.was_split(step.plan),
+            as_chosen=not step.split,
         )
-        step_s = self.last_s = time.perf_counter() - step.began_s
+        self._latest = self._clock.stop()
         target = job._passes.target
         for trainee in job._trainees:
             if trainee.schedule is not None:
                 trainee.schedule.advance(pace.progress if target is None else min(pace.progress, target))
-        self._report(step, ledger, step_s)
+        self._report(step, ledger, self._latest)
         self._hints.tell()
         self._waiting = outcome
 
@@ -130,6 +137,7 @@ class Ending:
 
     def begin(self) -> None:
         """A step begins: what it changes before its commit can be undone, and what is measured in it is its own."""
+        self._clock.start()
         self.rollback.begin()
         self._job.metrics.begin_step()
 
@@ -170,7 +178,7 @@ class Ending:
         else:
             self.abandon(step, str(error), redone=True)
 
-    def _report(self, step: StepInProgress, ledger: Ledger, step_s: float) -> None:
+    def _report(self, step: StepInProgress, ledger: Ledger, took: Duration) -> None:
         pace, record, self._record = self._job._pace, self._record, None
         noise = self._job.noise
         groups = self._job._trainees[0].optimizer.param_groups
@@ -178,6 +186,7 @@ class Ending:
             record = StepRecord(self._job._emit, nonfinite=self._nonfinite)
             record.set_loss(None)
         record.set_committed(
+            took,
             step=pace.step,
             epoch=ledger.epoch,
             samples=ledger.samples,
@@ -189,7 +198,6 @@ class Ending:
             lr_factor=tuple(factor.lr for factor in self.factors),
             gain=self.gain,
             progress=pace.progress,
-            step_s=step_s,
             signal=None if noise is None else noise.total.signal,
             noise=None if noise is None else noise.total.noise,
             noise_scale=None if noise is None else noise.total.noise_scale,

@@ -20,6 +20,7 @@ from swell.core.protocols import Policy, Rule, Sink, Stateful
 from swell.core.types import Plan
 from swell.data.orders import orders
 from swell.errors import ConfigError, LoopError
+from swell.job.adoption import adopt
 from swell.job.announcer import Announcer
 from swell.job.checks import check_clip, check_dataset, check_pair, describe
 from swell.job.elasticity import Elasticity
@@ -140,6 +141,8 @@ class Job(Figures):
         (``schedule="progress"``), once an epoch (``"epoch"``), or by you (``"manual"``). ``scaler`` is a
         ``torch.amp.GradScaler`` for float16. Call it once for each optimizer; ``rule`` overrides the job's for it.
         """
+        if self._stepping.under_way:
+            raise LoopError("job.wrap was called inside the training loop. Wrap every model before it begins.")
         check_pair(model, optimizer)
         if isinstance(model, nn.parallel.DistributedDataParallel):
             model = model.module  # the job exchanges gradients itself; two exchanges would count them twice
@@ -158,8 +161,7 @@ class Job(Figures):
             exact=self._statistics is not None and self._statistics.exact,
             half=None if self._statistics is None else self._statistics.half_of,
         )
-        self._stepping.adopt(trainee, [t for t in self._trainees])
-        self._trainees.append(trainee)
+        adopt(self, trainee)
         return model, optimizer
 
     def loader(

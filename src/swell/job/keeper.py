@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,7 +100,11 @@ class Keeper:
         saved = found if self._shards is not None else share_state(found, collective=job.collective, source=0)
         assert saved is not None
         rngs = saved.pop("rng")
+        others = whole.differences(job, saved) if job.is_main else []
         whole.restore(job, saved)
+        if others:
+            message = f"the run in {job.run_dir} was begun with other settings: {'; '.join(others)}."
+            warnings.warn(f"{message} Start in another run folder to train with the script's.", stacklevel=2)
         job._pace.max_micro = None  # what fitted into the memory of other machines, perhaps
         self.restore_rng(rngs)
         self._last = self._mark()

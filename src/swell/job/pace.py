@@ -170,13 +170,6 @@ class Pace:
             self.profile.add(self._last)
         self._untimed = None
 
-    def was_split(self, made: Plan) -> bool:
-        """Whether a step of one micro-batch was cut in two only to be measured."""
-        if made.replicas > 1 or made.num_micro_batches != 2:
-            return False
-        batch = made.global_batch
-        return self.lay_out(batch, batch, replicas=1, split=False).num_micro_batches == 1
-
     def committed(
         self, made: Plan, *, batch: int, samples: int, gain: float, nodes: int, as_chosen: bool = True
     ) -> None:
@@ -204,6 +197,7 @@ class Pace:
     def state_dict(self) -> dict[str, Any]:
         """Counts and measurements, the same on every replica."""
         return {
+            "base": self.base,
             "step": self.step,
             "progress": self.progress,
             "batch": self.batch,

@@ -53,16 +53,16 @@ class Rollback:
     @torch.no_grad()
     def begin(self) -> None:
         """A step begins: keep what has changed since the last one began."""
-        written: list[_Kept] = []
+        written: dict[tuple[torch.dtype, torch.device], list[_Kept]] = {}  # those of one kind are copied at one go
         for kept in self._kept or ():
             now = kept.owner.get(kept.name)
             if now is not None and (now is not kept.tensor or now.shape != kept.values.shape):
                 kept.tensor, kept.version, kept.values = now, now._version, now.detach().clone()
             elif now is not None and not kept.untouched:
                 kept.version = now._version
-                written.append(kept)
-        if written:
-            torch._foreach_copy_([kept.values for kept in written], [kept.tensor for kept in written])
+                written.setdefault((now.dtype, now.device), []).append(kept)
+        for alike in written.values():
+            torch._foreach_copy_([kept.values for kept in alike], [kept.tensor for kept in alike])
 
     def hold(self, trainee: Trainee) -> None:
         """A closure is about to be evaluated in the middle of an update: keep all that may move meanwhile."""

@@ -11,6 +11,8 @@ from swell.core.counts import whole_number
 from swell.core.moment_average import WINDOW
 from swell.errors import ConfigError
 
+_MEASURED, _SPLIT = 4, 8  # of so many steps one at most is measured, or split for it, once the run is under way
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
@@ -19,12 +21,15 @@ class Statistics:
     Smoothing is over samples, so thinning changes the variance of the estimates and not their meaning.
     """
 
-    every: int = 16  # measure every so many steps, once the first ``warm_up`` are done; more often above the base batch
+    # Measure every so many steps, once the first ``warm_up`` are done; more often above the base batch, and while a
+    # policy waits for figures that are sure.
+    every: int = 16
     warm_up: int = 100  # steps at the start that are all measured, so that estimates are soon sure
     # One replica with one micro-batch: "split" a step in two now and then, or take the "differences" of two consecutive
     # steps, which splits none but is biased and keeps a copy of the gradient.
     alone: Literal["split", "differences"] = "split"
-    # Split every so many steps in the long run, more often at first and above the base batch; None for never.
+    # Split every so many steps in the long run, more often at first, above the base batch, and while a policy waits for
+    # figures that are sure; None for never.
     split_every: int | None = 256
     window: float | None = None  # base batches to average over; None for 1,000, or a twelfth of a shorter run
     exact: bool = False  # read the figures in the step itself, even if that means waiting for the device
@@ -39,26 +44,29 @@ class Statistics:
         if self.window is not None and not 0 < self.window < math.inf:
             raise ConfigError(f"window={self.window!r}: expected how many base batches to average over, such as 1000.")
 
-    def measures(self, step: int, scale: float = 1.0, window: float = WINDOW) -> bool:
+    def measures(self, step: int, scale: float = 1.0, window: float = WINDOW, *, awaited: bool = False) -> bool:
         """Whether the gradients of a step, ``scale`` base batches large, are measured if they can be.
 
         All of the first ``warm_up``, then every so many. Above the base batch the learning rate hangs on them: the
-        ``window`` of base batches that figures are averaged over then holds 16, or one in 4.
+        ``window`` of base batches that figures are averaged over then holds 16, or one in 4. So many are measured too
+        while sure figures are ``awaited``.
 
         >>> [step for step in range(98, 140) if Statistics().measures(step)]
         [98, 99, 112, 128]
         >>> [step for step in range(100, 120) if Statistics().measures(step, scale=12)]
         [100, 105, 110, 115]
         """
-        apart = self.every if scale <= 1 else min(self.every, max(4, round(window / 16 / scale)))
+        apart = self.every if scale <= 1 else min(self.every, max(_MEASURED, round(window / 16 / scale)))
+        if awaited:
+            apart = min(apart, _MEASURED)
         return step < self.warm_up or step % apart == 0
 
-    def splits(self, step: int, scale: float = 1.0, window: float = WINDOW) -> bool:
+    def splits(self, step: int, scale: float = 1.0, window: float = WINDOW, *, awaited: bool = False) -> bool:
         """Whether a step of a single micro-batch, ``scale`` base batches large, is split in two to be measured.
 
         At the base batch nothing hangs on it: every other step at first, then ever more seldom, up to ``split_every``.
         Above it the learning rate does: the ``window`` of base batches that figures are averaged over then holds 12 of
-        them, or one in 8.
+        them, or one in 8. One in 8 is split too while sure figures are ``awaited``.
 
         >>> [step for step in range(400) if Statistics().splits(step)][-8:]
         [240, 256, 272, 288, 304, 320, 352, 384]
@@ -71,7 +79,9 @@ class Statistics:
         while apart * 20 <= step and apart * 2 <= self.split_every:
             apart *= 2
         if scale > 1:
-            apart = min(apart, max(8, round(window / 12 / scale)))
+            apart = min(apart, max(_SPLIT, round(window / 12 / scale)))
+        if awaited:
+            apart = min(apart, _SPLIT)
         return step % apart == 0
 
     @property

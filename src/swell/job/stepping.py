@@ -12,19 +12,17 @@ from torch import Tensor
 from swell.core.ledger import Ledger
 from swell.core.moment_average import window_of
 from swell.core.protocols import FinitePolicy
-from swell.core.types import Observation, Plan
-from swell.errors import ConfigError, DataError, LoopError, WorldError
-from swell.gradients.placement import is_sharded
-from swell.job.checks import check_loss, describe
+from swell.core.types import Observation
+from swell.errors import DataError, LoopError, WorldError
+from swell.job.checks import check_loss
 from swell.job.ending import Ending
 from swell.job.memory import Memory, is_out_of_memory
 from swell.job.statistics import Statistics
 from swell.job.trainee import Clip, Trainee
 from swell.job.update import Outcome, Position, Updater
-from swell.job.vote import agree_on_text
 from swell.loop.step import StepInProgress
 from swell.policies import is_finished
-from swell.policies.decision import lays_out
+from swell.policies.decision import follows_noise, lays_out
 
 if TYPE_CHECKING:
     from swell.job.job import Job
@@ -41,6 +39,7 @@ class Stepping:
         )
         self._ending = ending
         self._finite = isinstance(job._pace.policy, FinitePolicy)  # asked once: the check is slow for every step
+        self._awaits_noise = follows_noise(job._pace.policy)
         self._memory = Memory(job.device, foresee=lays_out(job._pace.policy))
         self._updating = False
         self._current: StepInProgress | None = None
@@ -51,30 +50,6 @@ class Stepping:
         self.finished = False  # whether the policy says that the run is over
         self.complete = False  # whether the epoch's last sample was committed
 
-    def adopt(self, trainee: Trainee, others: Sequence[Trainee]) -> None:
-        """Check a newcomer against the other replicas and give it rank 0's weights."""
-        if self._current is not None:
-            raise LoopError("job.wrap was called inside the training loop. Wrap every model before it begins.")
-        if any(other.optimizer is trainee.optimizer for other in others):
-            raise ConfigError("this optimizer was given to job.wrap twice. Wrap each optimizer once.")
-        collective = self._job.collective
-        if trainee.sharded:
-            if self._job._world.elastic:
-                raise ConfigError(
-                    "an FSDP2 model cannot be resized in place: a worker that is lost takes its shards with it. Use "
-                    "`swell run --engine torchrun`, which goes on from the newest checkpoint on any number of workers."
-                )
-            self._job._pace.even = True
-        if collective.size > 1 and not self._job._world.elastic:
-            agree_on_text(
-                collective,
-                "the model",
-                describe(trainee),
-                "Build the same model with the same settings on every replica.",
-            )
-            state = [t for t in (*trainee.model.parameters(), *trainee.model.buffers()) if not is_sharded(t)]
-            collective.broadcast_tensors([tensor.detach() for tensor in state], source=0)
-
     def expect(self, total_samples: int | None) -> None:
         """The run will be so long: figures are averaged over a fitting part of it."""
         settings, base = self._statistics, self._job._pace.base
@@ -82,6 +57,11 @@ class Stepping:
         window = window_of(total_samples, base_batch=base) if given is None else given
         for trainee in self._job._trainees:
             trainee.noise.window = trainee.preconditioned_noise.window = window
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a step is."""
+        return self._current is not None
 
     @property
     def through(self) -> bool:
@@ -148,8 +128,9 @@ class Stepping:
             self.complete = True
             return None
         self._batch = batch
-        plan, measured = self._lay_out(batch, span[1] - span[0])
-        self._current = StepInProgress(epoch=ledger.epoch, start=span[0], plan=plan, rank=job.rank, measured=measured)
+        self._current = StepInProgress(
+            epoch=ledger.epoch, start=span[0], rank=job.rank, **self._lay_out(batch, span[1] - span[0])
+        )
         self._current.stepped = set(self._ending.partial)
         self._ending.begin()
         return self._current
@@ -168,16 +149,20 @@ class Stepping:
             total_samples=job._passes.total_samples,
         )
 
-    def _lay_out(self, batch: int, count: int) -> tuple[Plan, bool]:
-        pace, replicas, settings = self._job._pace, self._job.replicas, self._statistics
-        plan = pace.lay_out(batch, count, replicas=replicas, split=False)
+    def _lay_out(self, batch: int, count: int) -> dict[str, Any]:
+        """The step's plan, whether it is measured, and whether it was split for that."""
+        job, pace, settings = self._job, self._job._pace, self._statistics
+        plan = pace.lay_out(batch, count, replicas=job.replicas, split=False)
         if settings is None:
-            return plan, False
-        place = pace.step, batch / pace.base, self._job._trainees[0].noise.window
+            return {"plan": plan, "measured": False}
+        place = pace.step, batch / pace.base, job._trainees[0].noise.window
+        noise = job.noise if self._awaits_noise else None
+        awaited = self._awaits_noise and (noise is None or not noise.sure)
         if plan.num_micro_batches > 1:
-            return plan, settings.measures(*place)
-        plan = pace.lay_out(batch, count, replicas=replicas, split=settings.splits(*place))
-        return plan, plan.num_micro_batches > 1
+            return {"plan": plan, "measured": settings.measures(*place, awaited=awaited)}
+        split = count > 1 and settings.splits(*place, awaited=awaited)
+        plan = pace.lay_out(batch, count, replicas=job.replicas, split=split)
+        return {"plan": plan, "measured": split, "split": split}
 
     # The user's two calls
 

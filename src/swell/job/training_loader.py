@@ -107,10 +107,11 @@ class TrainingLoader:
         return self.ledger.next_span(min(there, batch))
 
     def __len__(self) -> int:
-        """Micro-batches this replica would still get in this epoch if the batch stayed as it is."""
+        """Micro-batches this replica would still get in this epoch if the batch stayed; after its end, in the next."""
         if self.epoch_size is None:
             raise TypeError("a stream has no length: nobody knows where it ends before it does.")
-        return sum(1 for _ in self._remaining(self.ledger.cursor, self._job._planned()))
+        position = 0 if self._job._stepping.through else self.ledger.cursor
+        return sum(1 for _ in self._remaining(position, self._job._planned()))
 
     def _span(self, step: StepInProgress, index: int) -> Span:
         micro = step.mine[index]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,8 +19,8 @@ class StepInProgress:
     plan: Plan
     rank: int
     measured: bool  # whether its gradients are measured
+    split: bool = False  # whether it was cut in two only to be measured
     paired: bool = False  # whether its gradient was compared with that of the step before
-    began_s: float = field(default_factory=time.perf_counter)
     index: int = -1  # of the micro-batch that is out
     backwards: int = 0  # backward passes since it went out
     weight: float | None = None  # the explicit weight of the micro-batch that is out

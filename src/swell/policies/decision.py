@@ -50,6 +50,12 @@ def lays_out(policy: Policy) -> bool:
     return hasattr(policy, "layout") or (inner is not None and lays_out(inner))
 
 
+def follows_noise(policy: Policy) -> bool:
+    """Whether the policy, or one that it wraps, acts on the gradient noise (``follows_noise``), which it waits for."""
+    inner = getattr(policy, "policy", None)
+    return bool(getattr(policy, "follows_noise", False)) or (inner is not None and follows_noise(inner))
+
+
 def predicted_speedup(policy: Policy, seen: Observation, replicas: Iterable[int]) -> dict[int, float]:
     """Progress a second on other numbers of replicas, relative to now, by the policy or by one that it wraps.
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -50,15 +50,15 @@ class Goodput:
     hold at once: ``"auto"`` tries larger ones step by step, up to where memory runs out; ``(low, high)`` keeps to these
     bounds; a number keeps to that one size (compiled models, batch norm); None sets no bound.
 
-    It acts only on a noise scale that is sure of itself (``NoiseEstimate.sure``) and stays where it is until then. A
-    change must promise ``hysteresis`` more goodput (half of that after a long stay, a quarter while a layout is on
-    trial), and ``dwell`` samples must have passed since the last one (unless given: 24 steps, or eight where a layout
-    is on trial); a change of the world is answered at once. ``explore`` is the part of the run, in samples, that may go
-    into trials: the same batch in other micro-batches, to learn what a sample costs, and layouts that may be better
-    than predicted. Near its peak
-    goodput is flat, and a larger batch reaches the target in fewer steps: ``slack`` is the part of the best goodput
-    that may be given up for that, so of all layouts within it the largest batch is chosen; with 0 goodput alone
-    decides. It does not go below ``base`` unless ``shrink``, nor ever down if ``monotone``.
+    It acts on a noise scale that is sure of itself (``NoiseEstimate.sure``); until then the batch only grows, by what
+    the noise scale is at least. A change must promise ``hysteresis`` more goodput (half of that after a long stay, a
+    quarter while a layout is on trial), and ``dwell`` samples must have passed since the last one (unless given: 24
+    steps, or eight where a layout is on trial); a change of the world is answered at once. ``explore`` is the part of
+    the run, in samples, that may go into trials: the same batch in other micro-batches, to learn what a sample costs,
+    and layouts that may be better than predicted. Near its peak goodput is flat, and a larger batch reaches the target
+    in fewer steps: ``slack`` is the part of the best goodput that may be given up for that, so of all layouts within it
+    the largest batch is chosen; with 0 goodput alone decides. It does not go below ``base`` unless ``shrink``, nor ever
+    down if ``monotone``.
 
     The choice is a function of the observation alone, so a log can be replayed; ``explain`` gives its reasons.
     Reference: Qiao et al., Pollux, OSDI 2021, section 4, https://arxiv.org/abs/2008.12260
@@ -68,6 +68,7 @@ class Goodput:
     'auto'
     """
 
+    follows_noise: ClassVar[bool] = True
     base: int
     _: KW_ONLY
     max: int
@@ -114,7 +115,7 @@ class Goodput:
         """
         if not seen.profile:
             return {}
-        noise_scale = _sure_noise_scale(seen)
+        noise_scale = _noise_scale(seen) if _is_sure(seen) else None
         return speedup(
             _fit(seen.profile),
             replicas=replicas,
@@ -142,19 +143,19 @@ class Goodput:
         if size is not None:
             return stay._replace(rule="probe", layout=here.layout(size))
         trying = not forced and spent_on_trials(seen) < budget
-        noise_scale = _sure_noise_scale(seen)
+        noise_scale, sure = _noise_scale(seen), _is_sure(seen)
         if noise_scale is None:
             rule, options = "unsure", here
         elif not forced and self._dwelling(seen):
             rule, options = "dwell", here
         else:
-            rule, options = "weigh", self._options(seen, micro, held)
-            larger = larger_batch(seen, options, held) if trying else None
+            rule, options = "weigh", self._options(seen, micro, held, grow=self._only_grows(seen))
+            larger = larger_batch(seen, options, held) if trying and (sure or noise_scale >= held) else None
             if larger is not None:
-                return stay._replace(rule="reach", layout=options.layout(larger), noise_scale=noise_scale)
+                return stay._replace(rule="reach", layout=options.layout(larger), noise_scale=noise_scale, sure=sure)
         if len(options) == 1 and standing is not None:
             return stay._replace(rule=rule)
-        found = self._weigh(seen, stay._replace(rule=rule, noise_scale=noise_scale), options, trying=trying)
+        found = self._weigh(seen, stay._replace(rule=rule, noise_scale=noise_scale, sure=sure), options, trying=trying)
         return found if standing is None else self._compared(seen, found, here, standing, forced=forced)
 
     def _weigh(self, seen: Observation, stay: Choice, options: Candidates, *, trying: bool) -> Choice:
@@ -227,15 +228,19 @@ class Goodput:
         below = batch_at_most(wanted, seen.replicas, bounds)
         return below if below is not None and below >= first else batch_at_least(wanted, seen.replicas, bounds)
 
-    def _options(self, seen: Observation, micro: tuple[int, int], held: int) -> Candidates:
+    def _options(self, seen: Observation, micro: tuple[int, int], held: int, *, grow: bool) -> Candidates:
         return candidates(
             replicas=seen.replicas,
-            base=held if self.monotone else self.base,
+            base=held if grow else self.base,
             max_batch=self.max,
             micro=micro,
-            shrink=self.shrink and not self.monotone,
+            shrink=self.shrink and not grow,
             capacity=seen.capacity,
         )
+
+    def _only_grows(self, seen: Observation) -> bool:
+        """Whether no smaller batch may be chosen; where the noise scale is not sure, only a trial is taken back."""
+        return self.monotone or (not _is_sure(seen) and measured_here(seen) >= SETTLED)
 
     def _dwelling(self, seen: Observation) -> bool:
         """Whether it is too early to look for another batch; one that was never measured is left late."""
@@ -267,10 +272,15 @@ def _micro(value: object) -> tuple[int, int] | Literal["auto"] | None:
     )
 
 
-def _sure_noise_scale(seen: Observation) -> float | None:
-    if seen.noise is None or not seen.noise.sure or not math.isfinite(seen.noise.total.noise_scale):
+def _is_sure(seen: Observation) -> bool:
+    return seen.noise is not None and seen.noise.sure and math.isfinite(seen.noise.total.noise_scale)
+
+
+def _noise_scale(seen: Observation) -> float | None:
+    """By which to choose: as estimated where that is sure, else what it is at least; None where nothing is known."""
+    if seen.noise is None:
         return None
-    return seen.noise.total.noise_scale
+    return seen.noise.total.noise_scale if _is_sure(seen) else seen.noise.at_least or None
 
 
 def _find(here: Candidates, micro_batch: int | None) -> int | None:

@@ -15,6 +15,7 @@ class Choice(NamedTuple):
     layout: Layout
     promised: Layout | None = None  # the best other layout, where it was not good enough
     noise_scale: float | None = None
+    sure: bool = True  # of the noise scale; else it is what the noise scale is at least, and the batch may only grow
     step_s: float | None = None  # predicted for the best layout
     error: float | None = None
     goodput: float | None = None
@@ -78,16 +79,19 @@ def _weighed(choice: Choice, seen: Observation, base: int) -> list[str]:
                 f"{_words(choice.promised)} promises {promise:.1%} more goodput; a change must promise more than "
                 f"{choice.needed:.1%}."
             )
-        elif choice.rule == "weigh":
+        elif choice.rule == "weigh" and choice.sure:
             said.append(f"No other layout promises more than {_words(choice.layout)}.")
+        elif choice.rule == "weigh":
+            said.append(f"{_doubt(seen)}, and at its least no larger batch promises more.")
         return said
     if choice.step_s is None or choice.goodput is None:
         return said
     if choice.noise_scale is not None and choice.rule == "weigh":
         worth = efficiency(choice.layout.global_batch, base_batch=base, noise_scale=choice.noise_scale)
+        least = "" if choice.sure else "at least "
         said.append(
-            f"The noise scale is {choice.noise_scale:,.0f} samples, so a sample in a batch of "
-            f"{choice.layout.global_batch} is worth {worth:.0%} of one in the base batch of {base}."
+            f"The noise scale is {least}{choice.noise_scale:,.0f} samples, so a sample in a batch of "
+            f"{choice.layout.global_batch} is worth {least}{worth:.0%} of one in the base batch of {base}."
         )
     rate = f"{choice.layout.global_batch / choice.step_s:,.0f} samples/s (± {choice.error:.0%})"
     said.append(f"With {_words(choice.layout)} a step takes {_seconds(choice.step_s)}, {rate}.")

@@ -77,10 +77,18 @@ class RunDir:
         except PermissionError:
             raise ConfigError(f"run folder {self.path} belongs to somebody else: only its owner controls it.") from None
         except OSError:
-            raise ConfigError(
-                f"no run is active in {self.path}. Give the folder of a run that `swell run` is keeping up (its "
-                f"--run-dir), or bring it back with `swell resume {self.path}`."
-            ) from None
+            raise ConfigError(f"no run is active in {self.path}. {self._mend()}") from None
+
+    def _mend(self) -> str:
+        """What to do where no supervisor holds this run."""
+        if (self.control / "run.json").exists():
+            return f"It has ended or was stopped: bring it back with `swell resume {self.path}`."
+        if self.path.exists():
+            return (
+                "What is there was not started by `swell run`, so there are no workers to look after: its log is told "
+                f"by `swell explain {self.path}`, and its script, started again, goes on where it was."
+            )
+        return "There is no such folder: give the --run-dir of a `swell run`."
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Remember how the run was started."""

@@ -233,7 +233,6 @@ class AdaptDLTorchTrainer:
             plan=plan(batch, collective.size),
             rank=collective.rank,
             measured=collective.size > 1,
-            began_s=self._ended_s,
         )
         step.hand_out(0)
         share = step.multiplier(None)

@@ -1,0 +1,54 @@
+"""What a step takes: by the host's clock, and on CUDA by the device's.
+
+There the host only hands work out and may be a step ahead, or catch up after one that was slow to hand out: its clock
+says what one step takes on average, and not which.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+
+class Duration:
+    """The time from one moment to another; asking for it waits until the device has come that far."""
+
+    def __init__(self, began: Any, ended: Any) -> None:
+        self._moments = began, ended
+        self._seconds: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        if self._seconds is None:
+            self._seconds = self._read(*self._moments)
+        return self._seconds
+
+    @staticmethod
+    def _read(began: Any, ended: Any) -> float:
+        if isinstance(ended, float):
+            return ended - began
+        ended.synchronize()
+        return began.elapsed_time(ended) / 1e3
+
+
+class StepClock:
+    """Started when a step is laid out, stopped when it is committed; what the user does between steps is not in it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._began: Any = self._now()
+
+    def start(self) -> None:
+        self._began = self._now()
+
+    def stop(self) -> Duration:
+        return Duration(self._began, self._now())
+
+    def _now(self) -> Any:
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        moment = torch.cuda.Event(enable_timing=True)
+        moment.record(torch.cuda.current_stream(self._device))
+        return moment
