@@ -93,7 +93,7 @@ def foreseen(machine: Machine, slack: float) -> dict[str, float]:
         value = {batch: gain(batch, phi) / took for batch, took in fastest.items()}
         batch = max(one for one in value if value[one] >= max(value.values()) * (1 - slack))
         progress, steps, seconds = progress + gain(batch, phi), steps + 1, seconds + fastest[batch]
-    return {"seconds": seconds, "steps": steps}
+    return {"seconds": round(seconds, 2), "steps": steps}
 
 
 def train(machine: Machine, policy: swell.Goodput, seed: int) -> dict[str, float]:
@@ -143,11 +143,12 @@ def main() -> None:
     given = parser.parse_args()
     measured = json.loads(given.layouts.read_text())
     about = {"date": measured["date"], "machine": measured["machine"]}
-    for name, machine in {"measured": Machine(measured["layouts"]), "smooth": Smooth(measured["layouts"])}.items():
+    machines = {f"table {number}": Machine(one["layouts"]) for number, one in enumerate(measured["tables"], start=1)}
+    for name, machine in {**machines, "smooth": Smooth(measured["tables"][0]["layouts"])}.items():
         about[name] = {}
         for slack in (0.0, 0.05, 0.08):
             runs = [train(machine, swell.Goodput(BASE, max=LARGEST, slack=slack), seed) for seed in range(5)]
-            found = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+            found = {key: round(statistics.median(run[key] for run in runs), 3) for key in runs[0]}
             about[name][f"slack {slack}"] = {**found, "foreseen": foreseen(machine, slack)}
             print(name, f"slack {slack}:", about[name][f"slack {slack}"])
     (HERE / "replay.json").write_text(json.dumps(about, indent=1))
