@@ -12,69 +12,12 @@ import pytest
 from hypothesis import given, settings
 
 from swell.core.events import BatchChanged, from_json, to_json
-from swell.core.step_time import Params
 from swell.core.types import Layout, StepSummary
 from swell.errors import ConfigError, PlanError
 from swell.policies import Goodput, observation_from_dict, observation_to_dict, replay
+from tests.policies.machines import KINDS, on_an_h200, run_on
 from tests.policies.observations import estimate, observations, seen
-from tests.policies.simulated_run import Law, SimulatedRun
-
-KINDS = ("linear", "kneed", "cached")
-
-
-def machine(seed: int, kind: str) -> Law:
-    """Step times of a random machine: by the law, with a knee under which size is free, or slower beyond a cache."""
-    random = np.random.default_rng(seed)
-    per_sample = 10 ** random.uniform(-5, -3)
-    start = per_sample * 10 ** random.uniform(0.5, 3)
-    law = Params(
-        alpha_c=start,
-        beta_c=per_sample,
-        alpha_r=start * 10 ** random.uniform(-1.5, 1),
-        beta_r=start * 10 ** random.uniform(-2.5, -1),
-        alpha_n=start * 10 ** random.uniform(-0.5, 1.5),
-        beta_n=start * 10 ** random.uniform(-2, -0.5),
-        gamma=random.uniform(1, 6),
-        alpha_s=start * 10 ** random.uniform(-2, 0),
-    )
-    sharpness, cache = random.uniform(1.5, 8), 2 ** random.uniform(4, 9)
-
-    def seconds(replicas, nodes, micro_batch, accumulation):
-        size = np.asarray(micro_batch, float)
-        computing = law.alpha_c + law.beta_c * size
-        if kind == "kneed":
-            computing = (law.alpha_c**sharpness + (law.beta_c * size) ** sharpness) ** (1 / sharpness)
-        elif kind == "cached":
-            computing = law.alpha_c + law.beta_c * size * (1 + 0.6 / (1 + (cache / size) ** 3))
-        alpha, beta = (law.alpha_n, law.beta_n) if nodes > 1 else (law.alpha_r, law.beta_r)
-        network = 0.0 if replicas == 1 else alpha + beta * (replicas - 2)
-        joint = (computing**law.gamma + network**law.gamma) ** (1 / law.gamma)
-        return (accumulation - 1) * computing + joint + law.alpha_s
-
-    return seconds
-
-
-def on_an_h200(replicas, nodes, micro_batch, accumulation):
-    """Step times of a ResNet-18 there, roughly."""
-    return accumulation * np.maximum(0.008, np.asarray(micro_batch) / 45_000) + 0.001
-
-
-def run_on(seed: int, kind: str, **changes) -> SimulatedRun:
-    """A run of 400,000 samples whose noise scale grows while it goes on, as that of a real one does."""
-    random = np.random.default_rng(1000 + seed)
-    first = 10 ** random.uniform(1, 3)
-    growth = 10 ** random.uniform(0.5, 2)
-    replicas = int(random.choice([1, 1, 2, 4, 8]))
-    given = {
-        "policy": Goodput(128, max=4096, slack=0),
-        "law": machine(seed, kind),
-        "noise": lambda samples: first * growth ** (samples / 400_000),
-        "replicas": replicas,
-        "nodes": 2 if replicas >= 4 and seed % 2 else 1,
-        "total_samples": 400_000,
-        "seed": seed,
-    }
-    return SimulatedRun(**{**given, **changes})
+from tests.policies.simulated_run import SimulatedRun
 
 
 def batch_changes(run: SimulatedRun) -> list[int]:
@@ -123,46 +66,14 @@ def test_on_a_machine_that_large_batches_use_better_it_moves_on_within_two_perce
     assert len(batch_changes(run)) < 40
 
 
-def test_it_stays_at_the_base_batch_while_nothing_is_known_of_the_noise_scale():
-    run = run_on(1, "kneed", sure_after=10**9, doubt=math.inf)
-    run.until(100_000)
-    assert {layout.global_batch for layout in run.chosen} == {128}
-    assert len({layout.micro_batch for layout in run.chosen}) > 1  # yet it learnt what a sample costs
-
-
-def test_without_exploring_the_layout_is_left_alone_until_then_too():
-    run = run_on(1, "linear", sure_after=10**9, doubt=math.inf, policy=Goodput(128, max=4096, explore=0))
+def test_no_step_has_more_samples_than_an_epoch():
+    run = run_on(11, "kneed", noise=lambda samples: 1e6)
     run.until(20_000)
-    assert len(set(run.chosen)) == 1
-
-
-@pytest.mark.parametrize("shrink", [False, True])
-@pytest.mark.parametrize("seed", range(3))
-def test_by_a_noise_scale_that_is_not_sure_it_grows_to_what_is_right_for_the_least_it_may_be(seed, shrink):
-    policy = Goodput(128, max=4096, shrink=shrink)
-    given = {"law": on_an_h200, "policy": policy, "replicas": 1, "nodes": 1}
-    unsure = run_on(seed, "", noise=lambda samples: 8 * 1000.0, sure_after=10**9, **given)
-    least = run_on(seed, "", noise=lambda samples: 1000.0, **given)
-    for run in (unsure, least):
-        run.until(200_000)
-    batches = [layout.global_batch for layout in unsure.chosen]
-    assert set(batches[:16]) == {128}
-    assert least.batch / 1.6 < np.median(batches) < least.batch * 1.6
-    now = dataclasses.replace(unsure.seen[-1], batch_since=0)
-    assert "not sure enough to act on (between" in " ".join(policy.explain(now).reasons)
-
-
-def test_a_noise_scale_that_is_not_sure_takes_nothing_back():
-    run = run_on(11, "kneed", noise=lambda samples: 4000.0)
-    run.until(100_000)
-    assert run.batch > 128
-    run.sure_after, run.noise = 10**9, lambda samples: 40.0
-    before = run.batch
-    run.until(200_000)
-    assert min(layout.global_batch for layout in run.chosen[-50:]) >= before
-    run.sure_after = 0
-    run.until(400_000)
-    assert run.batch < before
+    here = dataclasses.replace(run.observation(), batch=128, batch_since=0)
+    assert run.policy.batch(here) > 300
+    for replicas in (1, 2, 3):
+        small = dataclasses.replace(here, epoch_size=300, replicas=replicas, resized=True)
+        assert 128 <= run.policy.batch(small) <= 300
 
 
 def test_memory_that_runs_out_is_met_once_and_respected_from_then_on():

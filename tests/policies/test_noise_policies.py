@@ -91,6 +91,7 @@ def test_by_an_estimate_that_is_not_sure_the_batch_only_grows_by_its_lower_end(s
 def test_no_observation_leads_out_of_the_bounds(seen, base, room):
     for policy in (NoiseScale(base=base, max=base + room), NormTest(base=base, max=base + room, eta=1e-200)):
         assert base <= policy.batch(seen) <= base + room
+        assert seen.epoch_size is None or policy.batch(seen) <= max(base, seen.epoch_size)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from swell.errors import ConfigError
+from swell.errors import ConfigError, LoopError
 
 MODES = ("progress", "epoch", "manual")
 
@@ -29,18 +29,39 @@ class Schedule:
         self.scheduler: LRScheduler = scheduler
         self._by = by
         self._steps = 0
+        self._place = self._now()
 
     def advance(self, progress: float) -> None:
         """After a committed step: follow the progress."""
         if self._by == "progress":
             while self._steps + 1 <= progress + 1e-9:
-                self.scheduler.step()
+                self._move()
                 self._steps += 1
 
     def end_epoch(self) -> None:
         """After an epoch."""
         if self._by == "epoch":
+            self._move()
+
+    def _move(self) -> None:
+        """One step of the scheduler, which only swell may make."""
+        if self._now() != self._place:
+            raise LoopError(
+                "scheduler.step() was called by the script too, and swell steps a scheduler that job.wrap was given. "
+                "Remove the call, or pass schedule='manual' to job.wrap to step it yourself."
+            )
+        try:
             self.scheduler.step()
+        except ValueError as error:
+            raise ConfigError(
+                f"the scheduler ended before the run did: {error}. Make it as long as the run is in steps of the base "
+                f"batch, epochs x samples / base batch, and one more."
+            ) from error
+        self._place = self._now()
+
+    def _now(self) -> Any:
+        """Where the scheduler stands, for those that tell."""
+        return getattr(self.scheduler, "last_epoch", None)
 
     def state_dict(self) -> dict[str, Any]:
         """The scheduler's own state and how far it was stepped."""
@@ -49,4 +70,4 @@ class Schedule:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         self.scheduler.load_state_dict(state["scheduler"])
-        self._steps = int(state["steps"])
+        self._steps, self._place = int(state["steps"]), self._now()

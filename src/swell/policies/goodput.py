@@ -46,9 +46,10 @@ class Goodput:
     is worth at that batch, by the gradient noise scale :math:`\varphi`. A larger batch uses the machine better and each
     sample worse; the noise grows while the loss falls, so the batch does too.
 
-    ``base`` is the batch the learning rate was tuned for, ``max`` a hard limit. ``micro`` says what one replica may
-    hold at once: ``"auto"`` tries larger ones step by step, up to where memory runs out; ``(low, high)`` keeps to these
-    bounds; a number keeps to that one size (compiled models, batch norm); None sets no bound.
+    ``base`` is the batch the learning rate was tuned for, ``max`` a hard limit, as are an epoch's samples. ``micro``
+    says what one replica may hold at once: ``"auto"`` tries larger ones step by step, up to where memory runs out;
+    ``(low, high)`` keeps to these bounds; a number keeps to that one size (compiled models, batch norm); None sets no
+    bound.
 
     It acts on a noise scale that is sure of itself (``NoiseEstimate.sure``); until then the batch only grows, by what
     the noise scale is at least. A change must promise ``hysteresis`` more goodput (half of that after a long stay, a
@@ -232,7 +233,7 @@ class Goodput:
         return candidates(
             replicas=seen.replicas,
             base=held if grow else self.base,
-            max_batch=self.max,
+            max_batch=self.max if seen.epoch_size is None else max(held, min(self.max, seen.epoch_size)),
             micro=micro,
             shrink=self.shrink and not grow,
             capacity=seen.capacity,

@@ -59,4 +59,4 @@ class NoiseScale:
             wanted = self.factor * seen.noise.total.noise_scale
         elif seen.noise is not None:
             wanted = max(wanted, self.factor * seen.noise.at_least)
-        return round(max(low, min(wanted, self.max)))
+        return round(max(low, min(wanted, self.max, seen.epoch_size or self.max)))

@@ -56,4 +56,4 @@ class NormTest:
             noise_scale = seen.noise.total.noise_scale if sure else seen.noise.at_least
             needed = noise_scale / self.eta / self.eta  # eta**2 may be too small for a float
             wanted = needed if sure and not self.monotone else max(wanted, needed)
-        return math.ceil(max(self.base, min(wanted, self.max)))
+        return math.ceil(max(self.base, min(wanted, self.max, seen.epoch_size or self.max)))

@@ -1,0 +1,68 @@
+"""A scheduler that was handed over is stepped by swell alone, and must last as long as the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+import swell
+from swell.errors import ConfigError, LoopError
+from tests.job.scenario import Points, make_model, mean_loss
+
+
+def train(make: Any, *, own_steps: bool = False, **settings: Any) -> tuple[swell.Job, Any]:
+    """Four steps in two epochs."""
+    job, model = swell.Job(batch=4), make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = make(optimizer)
+    job.wrap(model, optimizer, scheduler=scheduler, **settings)
+    loader = job.loader(Points(8))
+    for _ in job.epochs(2):
+        for x, y, _ in loader:
+            job.backward(mean_loss(model, x, y))
+            if job.step() and own_steps:
+                scheduler.step()
+    job.close()
+    return job, scheduler
+
+
+@pytest.mark.parametrize("by", ["progress", "epoch"])
+def test_a_scheduler_that_the_script_steps_too_is_refused(by: str) -> None:
+    with pytest.raises(LoopError, match=r"scheduler.step\(\) was called by the script too.*schedule='manual'"):
+        train(lambda o: lr_scheduler.ExponentialLR(o, 0.9), own_steps=True, schedule=by)
+
+
+def test_a_scheduler_that_is_not_handed_over_to_be_stepped_is_the_scripts() -> None:
+    _, scheduler = train(lambda o: lr_scheduler.ExponentialLR(o, 0.9), own_steps=True, schedule="manual")
+    assert scheduler.last_epoch == 4
+
+
+def test_a_scheduler_that_is_shorter_than_the_run_says_how_long_it_must_be() -> None:
+    with pytest.raises(ConfigError, match=r"ended before the run did.*epochs x samples / base batch"):
+        train(lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=3))
+    train(lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=5))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: lr_scheduler.SequentialLR(
+            o, [lr_scheduler.ConstantLR(o, total_iters=2), lr_scheduler.ExponentialLR(o, 0.9)], milestones=[2]
+        ),
+        lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)]),
+        lambda o: lr_scheduler.LambdaLR(o, lambda step: 1 / (1 + step)),
+        lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, T_0=2),
+        lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, cycle_momentum=False),
+    ],
+)
+def test_schedulers_of_every_kind_move_once_a_base_step(make: Any) -> None:
+    job, scheduler = train(make)
+    alone = make(torch.optim.SGD(make_model().parameters(), lr=0.1))
+    for _ in range(4):
+        alone.optimizer.step() if hasattr(alone, "optimizer") else None
+        alone.step()
+    assert job.steps == 4
+    assert scheduler.get_last_lr() == alone.get_last_lr()

@@ -1,0 +1,54 @@
+"""What goodput does by a noise scale that is not sure: nothing, or as much as is right for the least it may be."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from swell.policies import Goodput
+from tests.policies.machines import on_an_h200, run_on
+
+
+def test_it_stays_at_the_base_batch_while_nothing_is_known_of_the_noise_scale():
+    run = run_on(1, "kneed", sure_after=10**9, doubt=math.inf)
+    run.until(100_000)
+    assert {layout.global_batch for layout in run.chosen} == {128}
+    assert len({layout.micro_batch for layout in run.chosen}) > 1  # yet it learnt what a sample costs
+
+
+def test_without_exploring_the_layout_is_left_alone_until_then_too():
+    run = run_on(1, "linear", sure_after=10**9, doubt=math.inf, policy=Goodput(128, max=4096, explore=0))
+    run.until(20_000)
+    assert len(set(run.chosen)) == 1
+
+
+@pytest.mark.parametrize("shrink", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_by_a_noise_scale_that_is_not_sure_it_grows_to_what_is_right_for_the_least_it_may_be(seed, shrink):
+    policy = Goodput(128, max=4096, shrink=shrink)
+    given = {"law": on_an_h200, "policy": policy, "replicas": 1, "nodes": 1}
+    unsure = run_on(seed, "", noise=lambda samples: 8 * 1000.0, sure_after=10**9, **given)
+    least = run_on(seed, "", noise=lambda samples: 1000.0, **given)
+    for run in (unsure, least):
+        run.until(200_000)
+    batches = [layout.global_batch for layout in unsure.chosen]
+    assert set(batches[:16]) == {128}
+    assert least.batch / 1.6 < np.median(batches) < least.batch * 1.6
+    now = dataclasses.replace(unsure.seen[-1], batch_since=0)
+    assert "not sure enough to act on (between" in " ".join(policy.explain(now).reasons)
+
+
+def test_a_noise_scale_that_is_not_sure_takes_nothing_back():
+    run = run_on(11, "kneed", noise=lambda samples: 4000.0)
+    run.until(100_000)
+    assert run.batch > 128
+    run.sure_after, run.noise = 10**9, lambda samples: 40.0
+    before = run.batch
+    run.until(200_000)
+    assert min(layout.global_batch for layout in run.chosen[-50:]) >= before
+    run.sure_after = 0
+    run.until(400_000)
+    assert run.batch < before
