@@ -156,6 +156,22 @@ def test_a_gan_with_two_optimizers_gets_both_gradients_whole(world: int, micro: 
             assert largest_relative_error(maker_seen[step], alone) < 1e-12
 
 
+@pytest.mark.parametrize(("order", "progress", "factor"), [((0, 1), 4.0, 2.0), ((1, 0), 4.0, 2.0), ((1,), 2.0, 1.0)])
+def test_a_step_of_several_optimizers_is_worth_what_it_is_for_the_first_that_moves(
+    order: tuple[int, ...], progress: float, factor: float
+) -> None:
+    job = swell.Job(batch=8, base=4, micro=8, statistics=False)
+    models = [make_model(seed=1), make_model(seed=2)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in models]
+    for model, optimizer, rule in zip(models, optimizers, ("linear", "constant"), strict=True):
+        job.wrap(model, optimizer, rule=rule)
+    for x, y, _ in job.loader(Points(16)):
+        for number in order:
+            job.backward(mean_loss(models[number], x, y), optimizer=optimizers[number])
+            job.step(optimizer=optimizers[number])
+    assert (job.steps, job.progress, job.lr_factors) == (2, progress, (factor,))
+
+
 # Closures
 
 

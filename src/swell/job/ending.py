@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from swell.core.events import BatchChanged, StepSkipped
@@ -62,7 +63,7 @@ class Ending:
         self.rollback.release()
         self.units += 1
         self.partial, self.partial_batch = set(step.stepped), batch
-        if number == 0:
+        if number == min(step.stepped):  # the step is worth what it is for the first of them
             self.factors, self.gain = outcome.factors, outcome.gain
 
     def commit(
@@ -96,7 +97,7 @@ class Ending:
             step.plan,
             batch=batch,
             samples=before,
-            gain=outcome.gain,
+            gain=self.gain,
             nodes=job._world.nodes,
             as_chosen=not step.split,
         )
@@ -260,6 +261,8 @@ class Ending:
             "partial": sorted(self.partial),
             "partial_batch": self.partial_batch,
             "closed": self._closed,
+            "gain": self.gain,
+            "factors": [asdict(factors) for factors in self.factors],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -268,3 +271,5 @@ class Ending:
         self.units = int(state["units"])
         self.partial, self.partial_batch = set(state["partial"]), int(state["partial_batch"])
         self._closed = int(state.get("closed", -1))
+        self.gain = float(state.get("gain", 1.0))
+        self.factors = tuple(Factors(**factors) for factors in state.get("factors", ()))

@@ -80,7 +80,7 @@ class Figures:
 
     @property
     def global_batch(self) -> int:
-        """The global batch of the latest step, in samples."""
+        """The global batch that was chosen last, in samples; the last step of an epoch may have had fewer."""
         return self._pace.batch
 
     @property

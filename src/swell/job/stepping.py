@@ -344,9 +344,8 @@ class Stepping:
                 if not step.ended and number not in step.stepped:
                     self._update(step, trainee, None)
         elif step.stepped:  # several optimizers, and the user let some of them rest
-            done = Outcome(stepped=True, factors=self._ending.factors, gain=self._ending.gain)
             try:
-                self._ending.commit(step, ledger, done, batch=self._batch, seen=self._seen)
+                self._ending.commit(step, ledger, Outcome(stepped=True), batch=self._batch, seen=self._seen)
             except WorldError as error:
                 self._ending.recover(step, error)
 
