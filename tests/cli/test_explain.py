@@ -84,18 +84,20 @@ def test_a_run_whose_batch_stood_still_says_so(tmp_path: Path, capsys: pytest.Ca
     assert "never changed" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("sure", [True, False])
 def test_a_policy_that_follows_the_noise_is_told_with_what_was_known_of_it(
-    sure: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    noise = estimate(1280, sure=sure)
-    grown = changed(policy="NoiseScale(base=64, max=4096)", after=1280 if sure else 128, here=seen(noise=noise))
+    grown = changed(policy="NoiseScale(base=64, max=4096)", after=1280, here=seen(noise=estimate(1280)))
     assert main(["explain", written(tmp_path / "run", grown)]) == 0
     told = capsys.readouterr().out
-    assert (
-        "The noise scale was 1,280 samples (853 to 1,920)." if sure else "not sure, but at least 128 samples"
-    ) in told
+    assert "The noise scale was 1,280 samples (853 to 1,920)." in told
     assert "another version" not in told
+
+
+def test_a_file_that_is_no_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.py").write_text("import swell\n")
+    assert main(["explain", str(tmp_path / "train.py")]) == 2
+    assert "holds no events" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("extra", [["nowhere"], ["."], [".", "--last", "0"]])

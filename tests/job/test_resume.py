@@ -74,15 +74,18 @@ def test_a_run_resumed_on_other_numbers_of_workers_is_the_undisturbed_run(
         assert replica["losses"][-1] == pytest.approx(alone["losses"][-1], rel=1e-9)
 
 
-def go_on(folder: Path, *, batch: int = 8, scheduled: bool = False, **settings: Any) -> dict[str, Any]:
+def go_on(folder: Path, *, batch: int = 8, gamma: float | None = None, by_hand: bool = False, **settings: Any) -> Any:
     """Save after the second step, or go on from there; returns the optimizer's settings."""
     job = swell.Job(folder, batch=batch, micro=4)
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), **settings)
-    job.wrap(model, optimizer, scheduler=torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) if scheduled else None)
+    scheduler = None if gamma is None else torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma)
+    job.wrap(model, optimizer, scheduler=scheduler)
     loader = job.loader(Points(32))
     for _ in job.epochs(1):
         for x, y, _ in loader:
+            if by_hand:
+                optimizer.param_groups[0]["lr"] = 0.1 / (1 + job.steps)
             job.backward(mean_loss(model, x, y))
             if job.step() and job.steps == 2:
                 job.save()
@@ -91,20 +94,27 @@ def go_on(folder: Path, *, batch: int = 8, scheduled: bool = False, **settings: 
     return optimizer.param_groups[0]
 
 
-@pytest.mark.parametrize("scheduled", [False, True])
-def test_a_run_that_is_resumed_with_other_settings_says_which_it_keeps(tmp_path: Path, scheduled: bool) -> None:
-    go_on(tmp_path, lr=0.1, weight_decay=0.01, scheduled=scheduled)
-    with pytest.warns(UserWarning, match=r"lr stays 0.1, as it was saved; the script gives 0.2") as told:
-        kept = go_on(tmp_path, lr=0.2, weight_decay=0.01, scheduled=scheduled)
+@pytest.mark.parametrize("gamma", [None, 0.5])
+def test_a_run_that_is_resumed_with_other_settings_says_which_it_keeps(tmp_path: Path, gamma: float | None) -> None:
+    go_on(tmp_path, lr=0.1, weight_decay=0.01, gamma=gamma)
+    with pytest.warns(UserWarning, match=r"lr is kept as it was, begun with 0.1; the script gives 0.2 now") as told:
+        kept = go_on(tmp_path, lr=0.2, weight_decay=0.01, gamma=gamma)
     assert (kept["lr"] <= 0.1) and "weight_decay" not in str(told[0].message)
-    with pytest.warns(UserWarning, match=r"the base batch was 8 and is 4 from here on.*weight_decay stays 0.01"):
-        go_on(tmp_path, lr=0.1, weight_decay=0.5, scheduled=scheduled, batch=4)
+    assert "the script gives 0.2 now" in (tmp_path / "events.jsonl").read_text()
+    with pytest.warns(UserWarning, match=r"the base batch is 4 from here on, and was 8.*weight_decay is kept"):
+        go_on(tmp_path, lr=0.1, weight_decay=0.5, gamma=gamma, batch=4)
 
 
-@pytest.mark.parametrize("scheduled", [False, True])
-def test_a_run_that_is_resumed_with_the_same_settings_says_nothing(tmp_path: Path, scheduled: bool) -> None:
+def test_a_schedule_that_was_changed_is_told_of_too(tmp_path: Path) -> None:
+    go_on(tmp_path, lr=0.1, gamma=0.5)
+    with pytest.warns(UserWarning, match=r"gamma is kept as it was, begun with 0.5; the script gives 0.9 now"):
+        go_on(tmp_path, lr=0.1, gamma=0.9)
+
+
+@pytest.mark.parametrize("settings", [{}, {"gamma": 0.5}, {"by_hand": True}], ids=str)
+def test_a_run_that_is_resumed_with_the_same_settings_says_nothing(tmp_path: Path, settings: dict[str, Any]) -> None:
     for _ in range(2):
-        go_on(tmp_path, lr=0.1, momentum=0.9, scheduled=scheduled)
+        go_on(tmp_path, lr=0.1, momentum=0.9, **settings)
 
 
 def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:

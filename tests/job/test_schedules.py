@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -41,9 +42,39 @@ def test_a_scheduler_that_is_not_handed_over_to_be_stepped_is_the_scripts() -> N
 
 
 def test_a_scheduler_that_is_shorter_than_the_run_says_how_long_it_must_be() -> None:
-    with pytest.raises(ConfigError, match=r"ended before the run did.*epochs x samples / base batch"):
+    with pytest.raises(ConfigError, match=r"ended before the run did.*epochs \* ceil\(samples / base batch\)"):
         train(lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=3))
+    with pytest.raises(ConfigError, match=r"ended before the run did.*in epochs, and one more"):
+        train(lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=1), schedule="epoch")
     train(lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=5))
+
+
+def test_an_error_of_the_schedulers_own_stays_what_it_is() -> None:
+    with pytest.raises(ValueError, match=r"expected a positive input|math domain error"):
+        train(lambda o: lr_scheduler.LambdaLR(o, lambda step: math.log(2 - step) + 1))
+
+
+def test_a_scheduler_may_be_wound_forward_before_the_run() -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)
+    with swell.Job(batch=4) as job:
+        job.wrap(model, optimizer, scheduler=scheduler)
+        scheduler.load_state_dict({**scheduler.state_dict(), "last_epoch": 7})
+        for x, y, _ in job.loader(Points(8)):
+            job.backward(mean_loss(model, x, y))
+            job.step()
+    assert scheduler.last_epoch == 9
+
+
+def test_one_scheduler_cannot_serve_two_optimizers() -> None:
+    models = [make_model(seed=1), make_model(seed=2)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    scheduler = lr_scheduler.ExponentialLR(optimizers[0], 0.9)
+    with swell.Job(batch=4) as job:
+        job.wrap(models[0], optimizers[0], scheduler=scheduler)
+        with pytest.raises(ConfigError, match=r"scheduler was given to job.wrap twice"):
+            job.wrap(models[1], optimizers[1], scheduler=scheduler)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,14 @@ def test_hysteresis_makes_large_changes_and_leaves_small_ones(wanted, change, se
     assert Hysteresis(Fixed(wanted), change=change).batch(seen) == (seen.batch if held else wanted)
 
 
+@pytest.mark.parametrize("how", ["nearest", "up"])
+def test_rounding_makes_no_batch_larger_than_an_epoch(how):
+    here = seen(epoch_size=230, batch=64, replicas=3)
+    assert RoundTo(Fixed(230), multiple=64, how=how).batch(here) == 192
+    assert RoundToReplicas(Fixed(230), micro=20, how=how).batch(here) == 180
+    assert RoundTo(Fixed(180), multiple=64, how="up").batch(here) == 192
+
+
 def test_hysteresis_measures_a_change_by_the_batch_there_is():
     policy = Hysteresis(Fixed(110), change=0.1)
     assert policy.batch(seen(batch=100)) == 110  # ten percent is enough

@@ -10,6 +10,7 @@ import pytest
 
 from swell.policies import Goodput
 from tests.policies.machines import on_an_h200, run_on
+from tests.policies.observations import estimate
 
 
 def test_it_stays_at_the_base_batch_while_nothing_is_known_of_the_noise_scale():
@@ -39,6 +40,24 @@ def test_by_a_noise_scale_that_is_not_sure_it_grows_to_what_is_right_for_the_lea
     assert least.batch / 1.6 < np.median(batches) < least.batch * 1.6
     now = dataclasses.replace(unsure.seen[-1], batch_since=0)
     assert "not sure enough to act on (between" in " ".join(policy.explain(now).reasons)
+
+
+def test_in_doubt_a_change_of_the_world_makes_no_batch_smaller():
+    run = run_on(11, "kneed", noise=lambda samples: 4000.0, replicas=1, nodes=1)
+    run.until(100_000)
+    unsure = dataclasses.replace(estimate(2000), interval=(20.0, math.inf))
+    for replicas in (1, 2, 3, 8):
+        here = dataclasses.replace(run.observation(), noise=unsure, replicas=replicas, resized=True)
+        assert run.policy.batch(here) >= run.batch - replicas > 128
+
+
+def test_in_doubt_a_trial_is_taken_back_to_no_less_than_what_had_stood():
+    run = run_on(11, "kneed", noise=lambda samples: 4000.0, replicas=1, nodes=1)
+    run.until(100_000)
+    stood = max(p.micro_batch * p.accumulation for p in run.profile.summaries() if p.count >= 32)
+    unsure = dataclasses.replace(estimate(2000), interval=(20.0, math.inf))
+    trial = dataclasses.replace(run.observation(), noise=unsure, batch=4096, micro_batch=4096, batch_since=0)
+    assert run.policy.batch(trial) >= stood > 128
 
 
 def test_a_noise_scale_that_is_not_sure_takes_nothing_back():

@@ -110,6 +110,9 @@ def test_another_user_is_hung_up_on_even_where_the_socket_lies_open(open_folder:
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no run is active in nowhere. There is no such folder.*--run-dir"):
         ask("nowhere", "status")
+    with pytest.raises(ConfigError, match="There is no run in it"):
+        ask(tmp_path, "status")
+    (tmp_path / "events.jsonl").touch()
     with pytest.raises(ConfigError, match=rf"not started by `swell run`.*swell explain {tmp_path}"):
         ask(tmp_path, "status")
     (tmp_path / "control").mkdir()

@@ -45,7 +45,12 @@ def _run(args: Namespace) -> int:
     if not path.exists() or (path.is_dir() and not (path / LOG_NAME).exists()):
         lacks = f"has no {LOG_NAME}" if path.exists() else "is not there"
         raise ConfigError(f"{path} {lacks}: give the folder that a script's swell.Job was made with, or its log.")
-    told = list(accounts(read_events(path / LOG_NAME if path.is_dir() else path)))
+    events = list(read_events(path / LOG_NAME if path.is_dir() else path))
+    if not events:
+        raise ConfigError(
+            f"{path} holds no events: give the folder that a script's swell.Job was made with, or its log."
+        )
+    told = list(accounts(events))
     told = told if args.last is None else told[-args.last :]
     if args.json:
         print(json.dumps([vars(account) for account in told], indent=2))
@@ -112,9 +117,8 @@ def _noise(seen: Observation) -> list[str]:
     if seen.noise is None:
         return ["The gradient noise was not measured yet."]
     low, high = seen.noise.interval
-    if seen.noise.sure:
-        return [f"The noise scale was {seen.noise.total.noise_scale:,.0f} samples ({low:,.0f} to {high:,.0f})."]
-    return [f"The noise scale was not sure, but at least {seen.noise.at_least:,.0f} samples."]
+    told = f"{seen.noise.total.noise_scale:,.0f} samples" if seen.noise.sure else "not sure"
+    return [f"The noise scale was {told} ({low:,.0f} to {high:,.0f})."]
 
 
 COMMAND = Command(

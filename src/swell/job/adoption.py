@@ -18,6 +18,10 @@ def adopt(job: Job, trainee: Trainee) -> None:
     """Check a newcomer against the other replicas, give it rank 0's weights and let the job train it."""
     if any(other.optimizer is trainee.optimizer for other in job._trainees):
         raise ConfigError("this optimizer was given to job.wrap twice. Wrap each optimizer once.")
+    if trainee.schedule is not None and any(
+        other.schedule is not None and other.schedule.scheduler is trainee.schedule.scheduler for other in job._trainees
+    ):
+        raise ConfigError("this scheduler was given to job.wrap twice. Make one for each optimizer.")
     elastic = job._world.elastic
     if trainee.sharded:
         if elastic:

@@ -17,6 +17,7 @@ from swell.checkpoint.store import Store
 from swell.checkpoint.transfer import pack, share_state, unpack
 from swell.core.events import Saved, Warned
 from swell.job import state as whole
+from swell.job.given import differences
 from swell.runtime.groups import background_collective
 
 if TYPE_CHECKING:
@@ -100,11 +101,12 @@ class Keeper:
         saved = found if self._shards is not None else share_state(found, collective=job.collective, source=0)
         assert saved is not None
         rngs = saved.pop("rng")
-        others = whole.differences(job, saved) if job.is_main else []
+        others = differences(job, saved) if job.is_main else []
         whole.restore(job, saved)
         if others:
-            message = f"the run in {job.run_dir} was begun with other settings: {'; '.join(others)}."
-            warnings.warn(f"{message} Start in another run folder to train with the script's.", stacklevel=2)
+            message = f"the run in {job.run_dir} was begun with other settings: {' '.join(others)}"
+            warnings.warn(f"{message} To begin anew, start in another run folder.", stacklevel=2)
+            self._warn(message)
         job._pace.max_micro = None  # what fitted into the memory of other machines, perhaps
         self.restore_rng(rngs)
         self._last = self._mark()

@@ -55,31 +55,12 @@ def restore(job: Job, state: Mapping[str, Any]) -> None:
             job._registered[name].load_state_dict(saved)
 
 
-def differences(job: Job, state: Mapping[str, Any]) -> list[str]:
-    """What the script gives otherwise than the run that was saved, before it is restored; a sentence for each."""
-    base, said = state["pace"].get("base", job._pace.base), []
-    if base != job._pace.base:
-        said.append(f"the base batch was {base} and is {job._pace.base} from here on, and progress counts in its steps")
-    for trainee, saved in zip(job._trainees, state["trainees"], strict=False):
-        scheduled = trainee.schedule is not None
-        for now, before in zip(trainee.optimizer.param_groups, saved["groups"], strict=False):
-            moves = scheduled or "initial_lr" in now  # then a schedule may move whatever it likes
-            for name in ("initial_lr", "weight_decay") if moves else before:
-                if name in now and name in before and _plain(now[name]) != _plain(before[name]):
-                    said.append(f"{name} stays {before[name]}, as it was saved; the script gives {now[name]}")
-    return list(dict.fromkeys(said))
-
-
-def _plain(value: Any) -> Any:
-    """As it comes back from a file, where tuples are lists."""
-    return list(value) if isinstance(value, tuple) else value
-
-
 def capture_trainee(trainee: Trainee) -> dict[str, Any]:
     """An optimizer with all that belongs to it."""
     parameters = trainee.accumulator.parameters
     return {
         "kind": type(trainee.optimizer).__name__,
+        "given": trainee.given,
         "model": trainee.model.state_dict(),
         "optimizer": trainee.optimizer.state_dict(),
         # Kept apart as well: sharded checkpoints are known to lose scalars such as initial_lr.
@@ -113,3 +94,4 @@ def restore_trainee(trainee: Trainee, saved: Mapping[str, Any]) -> None:
     trainee.noise.load_state_dict(saved["noise"])
     trainee.preconditioned_noise.load_state_dict(saved["preconditioned_noise"])
     trainee.clock.load_state_dict(saved["clock"], trainee.accumulator.parameters)
+    trainee.given = saved.get("given", trainee.given)

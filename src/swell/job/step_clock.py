@@ -29,7 +29,8 @@ class Duration:
     def _read(began: Any, ended: Any) -> float:
         if isinstance(ended, float):
             return ended - began
-        ended.synchronize()
+        for moment in (began, ended):
+            moment.synchronize()
         return began.elapsed_time(ended) / 1e3
 
 
@@ -38,7 +39,7 @@ class StepClock:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._began: Any = self._now()
+        self._began: Any = None
 
     def start(self) -> None:
         self._began = self._now()

@@ -19,6 +19,7 @@ from swell.gradients.factors import BiasClock, scaled
 from swell.gradients.pairs import GradientPairs
 from swell.gradients.readings import LateReadings
 from swell.gradients.sharded import ShardedGradients, sharded_modules
+from swell.job.given import as_given
 from swell.loop.schedule import Schedule
 from swell.rules.metric import needs_preconditioned
 
@@ -54,6 +55,7 @@ class Trainee:
     ) -> None:
         self.model, self.optimizer, self.rule = model, optimizer, rule
         self.scaler, self.schedule = scaler, schedule
+        self.given = as_given(optimizer, schedule)  # as the run was begun
         self.accumulator = Accumulator(optimizer)
         modules = sharded_modules(model)
         if modules:

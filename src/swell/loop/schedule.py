@@ -29,7 +29,7 @@ class Schedule:
         self.scheduler: LRScheduler = scheduler
         self._by = by
         self._steps = 0
-        self._place = self._now()
+        self._place: Any = None  # where the scheduler stood when swell last stepped it
 
     def advance(self, progress: float) -> None:
         """After a committed step: follow the progress."""
@@ -45,7 +45,7 @@ class Schedule:
 
     def _move(self) -> None:
         """One step of the scheduler, which only swell may make."""
-        if self._now() != self._place:
+        if self._place is not None and self._now() != self._place:
             raise LoopError(
                 "scheduler.step() was called by the script too, and swell steps a scheduler that job.wrap was given. "
                 "Remove the call, or pass schedule='manual' to job.wrap to step it yourself."
@@ -53,9 +53,12 @@ class Schedule:
         try:
             self.scheduler.step()
         except ValueError as error:
+            if not hasattr(self.scheduler, "total_steps"):
+                raise
+            length = "epochs" if self._by == "epoch" else "steps of the base batch, epochs * ceil(samples / base batch)"
             raise ConfigError(
-                f"the scheduler ended before the run did: {error}. Make it as long as the run is in steps of the base "
-                f"batch, epochs x samples / base batch, and one more."
+                f"the scheduler ended before the run did: {error}. Make it as long as the run, in {length}, and one "
+                f"more. A run that was saved keeps its scheduler: start in another run folder."
             ) from error
         self._place = self._now()
 
@@ -70,4 +73,4 @@ class Schedule:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         self.scheduler.load_state_dict(state["scheduler"])
-        self._steps, self._place = int(state["steps"]), self._now()
+        self._steps, self._place = int(state["steps"]), None

@@ -173,7 +173,7 @@ class RoundTo:
         return self.policy.base
 
     def batch(self, seen: Observation) -> int:
-        return _rounded(checked_batch(self.policy, seen), self.multiple, self.how)
+        return _rounded(checked_batch(self.policy, seen), self.multiple, self.how, seen)
 
     def finished(self, seen: Observation) -> bool:
         return is_finished(self.policy, seen)
@@ -203,7 +203,7 @@ class RoundToReplicas:
         return self.policy.base
 
     def batch(self, seen: Observation) -> int:
-        return _rounded(checked_batch(self.policy, seen), seen.replicas * self.micro, self.how)
+        return _rounded(checked_batch(self.policy, seen), seen.replicas * self.micro, self.how, seen)
 
     def finished(self, seen: Observation) -> bool:
         return is_finished(self.policy, seen)
@@ -213,6 +213,9 @@ def _nothing_to_hold(seen: Observation) -> bool:
     return seen.step == 0 or not seen.feasible or seen.batch < seen.replicas
 
 
-def _rounded(batch: int, multiple: int, how: How) -> int:
+def _rounded(batch: int, multiple: int, how: How, seen: Observation) -> int:
+    """The batch rounded; down where up would be more than an epoch has, which a step cannot take."""
     raised = {"nearest": multiple // 2, "up": multiple - 1, "down": 0}[how]
+    if seen.epoch_size is not None and batch <= seen.epoch_size < (batch + raised) // multiple * multiple:
+        raised = 0
     return max(1, (batch + raised) // multiple) * multiple

@@ -21,6 +21,7 @@ from swell.policies.goodput_reasons import Choice, decision
 from swell.policies.goodput_trials import (
     SETTLED,
     larger_batch,
+    longest_run,
     measured,
     measured_here,
     other_size,
@@ -52,14 +53,14 @@ class Goodput:
     bound.
 
     It acts on a noise scale that is sure of itself (``NoiseEstimate.sure``); until then the batch only grows, by what
-    the noise scale is at least. A change must promise ``hysteresis`` more goodput (half of that after a long stay, a
-    quarter while a layout is on trial), and ``dwell`` samples must have passed since the last one (unless given: 24
-    steps, or eight where a layout is on trial); a change of the world is answered at once. ``explore`` is the part of
-    the run, in samples, that may go into trials: the same batch in other micro-batches, to learn what a sample costs,
-    and layouts that may be better than predicted. Near its peak goodput is flat, and a larger batch reaches the target
-    in fewer steps: ``slack`` is the part of the best goodput that may be given up for that, so of all layouts within it
-    the largest batch is chosen; with 0 goodput alone decides. It does not go below ``base`` unless ``shrink``, nor ever
-    down if ``monotone``.
+    the noise scale is at least, and trials are taken back. A change must promise ``hysteresis`` more goodput (half of
+    that after a long stay, a quarter while a layout is on trial), and ``dwell`` samples must have passed since the last
+    one (unless given: 24 steps, or eight where a layout is on trial); a change of the world is answered at once.
+    ``explore`` is the part of the run, in samples, that may go into trials: the same batch in other micro-batches, to
+    learn what a sample costs, and layouts that may be better than predicted. Near its peak goodput is flat, and a
+    larger batch reaches the target in fewer steps: ``slack`` is the part of the best goodput that may be given up for
+    that, so of all layouts within it the largest batch is chosen; with 0 goodput alone decides. It does not go below
+    ``base`` unless ``shrink``, nor ever down if ``monotone``.
 
     The choice is a function of the observation alone, so a log can be replayed; ``explain`` gives its reasons.
     Reference: Qiao et al., Pollux, OSDI 2021, section 4, https://arxiv.org/abs/2008.12260
@@ -122,7 +123,7 @@ class Goodput:
             replicas=replicas,
             now=(seen.replicas, seen.nodes),
             base=self.base,
-            max_batch=self.max if noise_scale is not None else min(max(seen.batch, self.base), self.max),
+            max_batch=self._most(seen) if noise_scale is not None else min(max(seen.batch, self.base), self.max),
             noise_scale=math.inf if noise_scale is None else noise_scale,
             micro=self._micro_bounds(seen),
             shrink=self.shrink,
@@ -150,7 +151,8 @@ class Goodput:
         elif not forced and self._dwelling(seen):
             rule, options = "dwell", here
         else:
-            rule, options = "weigh", self._options(seen, micro, held, grow=self._only_grows(seen))
+            lowest = held if self.monotone or (forced and not sure) else None if sure else self._proven(seen, held)
+            rule, options = "weigh", self._options(seen, micro, held, lowest=lowest)
             larger = larger_batch(seen, options, held) if trying and (sure or noise_scale >= held) else None
             if larger is not None:
                 return stay._replace(rule="reach", layout=options.layout(larger), noise_scale=noise_scale, sure=sure)
@@ -218,6 +220,10 @@ class Goodput:
             high = min(high, max(seen.max_micro, 1))
         return min(low, high), high
 
+    def _most(self, seen: Observation) -> int:
+        """The largest batch there may be: no step has more samples than an epoch."""
+        return self.max if seen.epoch_size is None else max(self.base, min(self.max, seen.epoch_size))
+
     def _held(self, seen: Observation, micro: tuple[int, int]) -> int:
         """The batch that stands, or the nearest to it that fits this world."""
         low, high = micro
@@ -229,19 +235,21 @@ class Goodput:
         below = batch_at_most(wanted, seen.replicas, bounds)
         return below if below is not None and below >= first else batch_at_least(wanted, seen.replicas, bounds)
 
-    def _options(self, seen: Observation, micro: tuple[int, int], held: int, *, grow: bool) -> Candidates:
+    def _options(self, seen: Observation, micro: tuple[int, int], held: int, *, lowest: int | None) -> Candidates:
         return candidates(
             replicas=seen.replicas,
-            base=held if grow else self.base,
-            max_batch=self.max if seen.epoch_size is None else max(held, min(self.max, seen.epoch_size)),
+            base=self.base if lowest is None else lowest,
+            max_batch=max(held, self._most(seen)),
             micro=micro,
-            shrink=self.shrink and not grow,
+            shrink=self.shrink and lowest is None,
             capacity=seen.capacity,
         )
 
-    def _only_grows(self, seen: Observation) -> bool:
-        """Whether no smaller batch may be chosen; where the noise scale is not sure, only a trial is taken back."""
-        return self.monotone or (not _is_sure(seen) and measured_here(seen) >= SETTLED)
+    def _proven(self, seen: Observation, held: int) -> int:
+        """The smallest batch while the noise is not sure: a trial is taken back, to no less than what had stood."""
+        if measured_here(seen) >= SETTLED:
+            return held
+        return min(held, max(self.base, longest_run(seen, at_most=held)))
 
     def _dwelling(self, seen: Observation) -> bool:
         """Whether it is too early to look for another batch; one that was never measured is left late."""

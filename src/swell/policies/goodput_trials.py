@@ -24,6 +24,12 @@ def measured_here(seen: Observation) -> int:
     )
 
 
+def longest_run(seen: Observation, *, at_most: int) -> int:
+    """The largest batch up to ``at_most`` that is no mere trial, in whatever world; 0 where there is none."""
+    batches = [_batch(point) for point in seen.profile if point.count >= SETTLED]
+    return max((batch for batch in batches if batch <= at_most), default=0)
+
+
 def measured(seen: Observation, options: Candidates) -> np.ndarray:
     """Which of the options were measured in this world."""
     known = {(point.micro_batch, point.accumulation) for point in _world(seen)}

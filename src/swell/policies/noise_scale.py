@@ -21,9 +21,9 @@ class NoiseScale:
     noise scale grows while the loss falls, so the batch does. ``base`` is the batch the learning rate was tuned for;
     ``min`` is ``base`` unless you say otherwise, so the batch never shrinks below it unasked.
 
-    It acts on an estimate that is sure of itself (``NoiseEstimate.sure``); until then the batch only grows, by what
-    the noise scale is at least. An estimate moves a little in every step; put
-    :class:`~swell.policies.Hysteresis` around it so that the batch does not.
+    It acts only on an estimate that is sure of itself (``NoiseEstimate.sure``) and keeps the batch until then. An
+    estimate moves a little in every step; put :class:`~swell.policies.Hysteresis` around it so that the batch does
+    not.
 
     Reference: McCandlish et al. 2018, sections 2.2 and 2.3, https://arxiv.org/abs/1812.06162. It is a proxy for the
     critical batch size under strong assumptions; ``factor`` is there for what you find by experiment.
@@ -57,6 +57,4 @@ class NoiseScale:
         wanted = float(seen.batch)
         if seen.noise is not None and seen.noise.sure and math.isfinite(seen.noise.total.noise_scale):
             wanted = self.factor * seen.noise.total.noise_scale
-        elif seen.noise is not None:
-            wanted = max(wanted, self.factor * seen.noise.at_least)
         return round(max(low, min(wanted, self.max, seen.epoch_size or self.max)))

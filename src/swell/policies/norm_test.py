@@ -22,8 +22,7 @@ class NormTest:
     with the noise scale :math:`\varphi`, so a smaller ``eta`` asks for larger batches. For ``eta`` below 1 the negative
     gradient is, in expectation, a direction of descent. The batch never shrinks unless ``monotone=False``.
 
-    It acts on an estimate that is sure of itself (``NoiseEstimate.sure``); until then the batch only grows, by what
-    the noise scale is at least.
+    It acts only on an estimate that is sure of itself (``NoiseEstimate.sure``) and keeps the batch until then.
 
     References: Byrd, Chin, Nocedal, Wu 2012, "Sample size selection in optimization methods for machine learning",
     section 3, there :math:`\theta`; Lau et al. 2024, https://arxiv.org/abs/2412.21124, for data-parallel training.
@@ -51,9 +50,7 @@ class NormTest:
 
     def batch(self, seen: Observation) -> int:
         wanted = float(seen.batch)
-        if seen.noise is not None:
-            sure = seen.noise.sure and math.isfinite(seen.noise.total.noise_scale)
-            noise_scale = seen.noise.total.noise_scale if sure else seen.noise.at_least
-            needed = noise_scale / self.eta / self.eta  # eta**2 may be too small for a float
-            wanted = needed if sure and not self.monotone else max(wanted, needed)
+        if seen.noise is not None and seen.noise.sure and math.isfinite(seen.noise.total.noise_scale):
+            needed = seen.noise.total.noise_scale / self.eta / self.eta  # eta**2 may be too small for a float
+            wanted = max(wanted, needed) if self.monotone else needed
         return math.ceil(max(self.base, min(wanted, self.max, seen.epoch_size or self.max)))

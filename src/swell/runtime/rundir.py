@@ -83,12 +83,13 @@ class RunDir:
         """What to do where no supervisor holds this run."""
         if (self.control / "run.json").exists():
             return f"It has ended or was stopped: bring it back with `swell resume {self.path}`."
-        if self.path.exists():
+        if (self.path / "events.jsonl").exists():
             return (
                 "What is there was not started by `swell run`, so there are no workers to look after: its log is told "
                 f"by `swell explain {self.path}`, and its script, started again, goes on where it was."
             )
-        return "There is no such folder: give the --run-dir of a `swell run`."
+        there = "There is no run in it" if self.path.exists() else "There is no such folder"
+        return f"{there}: give the --run-dir of a `swell run`."
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Remember how the run was started."""
