@@ -3,11 +3,11 @@
     SWELL_DATA=... python benchmarks/goodput/exhaustive.py             # ResNet-18 on CIFAR-10, one GPU
     python benchmarks/goodput/exhaustive.py --workers 2                # a small network, two CPU workers
 
-``Goodput`` trains from nothing, three times for each slack. Then every layout (micro-batch and accumulation), and all
-those it chose, are timed in the job's own loop, in turns over many rounds. Each of its later choices is compared with
-the best of the layouts at the noise scale of that moment: true samples a second times efficiency. The best of many
-measurements is partly luck, so it is found by the even rounds and compared by the odd ones, and the other way round.
-Writes gpu.json or cpu.json beside this file.
+``Goodput`` trains from nothing, three times for each slack. In turns with that every layout (micro-batch and
+accumulation), and all those it chose, are timed in the job's own loop, over many rounds. Each of its later choices is
+compared with the best of the layouts at the noise scale of that moment: true samples a second times efficiency. The
+best of many measurements is partly luck, so it is found by the even rounds and compared by the odd ones, and the other
+way round. Writes gpu.json or cpu.json beside this file.
 """
 
 from __future__ import annotations
@@ -148,9 +148,9 @@ class Told:
 class Tour:
     """Every layout for a few steps, again and again, each time in another order; asking costs what Goodput does."""
 
-    def __init__(self, layouts: list[Layout], asked: swell.Goodput, rounds: int) -> None:
+    def __init__(self, layouts: list[Layout], asked: swell.Goodput, rounds: range) -> None:
         self.base, self.policy = asked.base, asked
-        orders = [np.random.default_rng(number).permutation(len(layouts)) for number in range(rounds)]
+        orders = [np.random.default_rng(number).permutation(len(layouts)) for number in rounds]
         self.stops = [layouts[index] for order in orders for index in order]
 
     def layout(self, seen: Any) -> Layout:
@@ -169,29 +169,39 @@ def all_layouts(workload: Workload, replicas: int) -> list[Layout]:
     ]
 
 
-def measure(workload: Workload, layouts: list[Layout], rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """Median seconds of a step of each layout, by the even and by the odd rounds."""
+Times = dict[Layout, list[float]]
+
+
+def measure(workload: Workload, layouts: list[Layout], rounds: range) -> list[Times]:
+    """Seconds of steps of each layout, in each round."""
     tour = Tour(layouts, swell.Goodput(workload.base, max=workload.largest), rounds)
     steps = workload.train(tour, steps=STAY * len(tour.stops)).steps
-    halves: list[dict[Layout, list[float]]] = [{one: [] for one in layouts} for _ in range(2)]
+    times: list[Times] = [{one: [] for one in layouts} for _ in rounds]
     for number, step in enumerate(steps):
         if number % STAY >= SETTLING and step.as_chosen:
-            halves[number // (STAY * len(layouts)) % 2][step.chosen].append(step.seconds)
-    even, odd = (np.array([statistics.median(half[one] or [math.nan]) for one in layouts]) for half in halves)
-    return even, odd
+            times[number // (STAY * len(layouts))][step.chosen].append(step.seconds)
+    return times
+
+
+def medians(rounds: list[Times], layouts: list[Layout]) -> np.ndarray:
+    every = [[seconds for times in rounds for seconds in times.get(one, [])] for one in layouts]
+    return np.array([statistics.median(seconds or [math.nan]) for seconds in every])
 
 
 def compare(workload: Workload, replicas: int, steps: int, rounds: int) -> dict[str, Any]:
-    runs = {
-        slack: [
-            workload.train(swell.Goodput(workload.base, max=workload.largest, slack=slack), steps=steps, seed=seed)
-            for seed in range(RUNS)
-        ]
-        for slack in SLACKS
-    }
-    chosen = [layout for of_slack in runs.values() for run in of_slack for layout in run.layouts]
-    layouts = list(dict.fromkeys([*all_layouts(workload, replicas), *chosen]))
-    halves = measure(workload, layouts, rounds)
+    """Runs of the policy and rounds over the layouts in turns, since a machine's speed drifts."""
+    runs: dict[float, list[Told]] = {slack: [] for slack in SLACKS}
+    found = dict.fromkeys(all_layouts(workload, replicas))
+    times: list[Times] = []
+    for seed in range(RUNS):
+        for slack, told in runs.items():
+            policy = swell.Goodput(workload.base, max=workload.largest, slack=slack)
+            told.append(workload.train(policy, steps=steps, seed=seed))
+            found.update(told[-1].layouts)
+        until = max(len(times) + 2, rounds * (seed + 1) // RUNS)
+        times += measure(workload, list(found), range(len(times), until))
+    layouts = list(found)
+    halves = medians(times[::2], layouts), medians(times[1::2], layouts)
     if not runs[SLACKS[0]][0].steps:  # on the other workers, which are told of nothing
         return {}
     return {
