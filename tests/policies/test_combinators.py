@@ -71,13 +71,14 @@ def test_at_epoch_ends_a_change_waits_for_the_next_epoch(wanted, seen):
 
 @given(wanted=SIZES, multiple=st.integers(1, 600), how=HOW, seen=observations())
 def test_a_rounded_batch_is_the_multiple_that_was_asked_for(wanted, multiple, how, seen):
-    assert RoundTo(Fixed(wanted), multiple=multiple, how=how).batch(seen) == rounded(wanted, multiple, how)
+    batch = RoundTo(Fixed(wanted), multiple=multiple, how=how).batch(seen)
+    assert batch == rounded(wanted, multiple, how, seen.epoch_size)
 
 
 @given(wanted=SIZES, micro=st.integers(1, 20), how=HOW, seen=observations())
 def test_rounded_to_replicas_every_share_is_the_same_whole_number_of_micro_batches(wanted, micro, how, seen):
     batch = RoundToReplicas(Fixed(wanted), micro=micro, how=how).batch(seen)
-    assert batch == rounded(wanted, seen.replicas * micro, how)
+    assert batch == rounded(wanted, seen.replicas * micro, how, seen.epoch_size)
     assert batch % (seen.replicas * micro) == 0
 
 

@@ -33,14 +33,15 @@ def linear_ramp(start: int, end: int, *, part: Fraction, multiple: int) -> int:
     return min(candidates, key=lambda b: (abs(b - wanted), -b))
 
 
-def rounded(batch: int, multiple: int, how: str) -> int:
-    """The multiple, at least one, that is nearest (halves up), not below, or not above."""
+def rounded(batch: int, multiple: int, how: str, epoch_size: int | None) -> int:
+    """The multiple, at least one, that is nearest (halves up), not below, or not above; within an epoch if possible."""
     candidates = range(multiple, batch + 2 * multiple, multiple)
+    within = [b for b in candidates if epoch_size is None or b <= epoch_size or batch > epoch_size] or [multiple]
     if how == "up":
-        return min(b for b in candidates if b >= batch)
+        return min((b for b in within if b >= batch), default=max(within))
     if how == "down":
-        return max((b for b in candidates if b <= batch), default=multiple)
-    return min(candidates, key=lambda b: (abs(b - batch), -b))
+        return max((b for b in within if b <= batch), default=multiple)
+    return min(within, key=lambda b: (abs(b - batch), -b))
 
 
 def trace_by_steps(rows: list[tuple[int, int]], step: int) -> int:

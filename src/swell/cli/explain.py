@@ -42,14 +42,11 @@ def _run(args: Namespace) -> int:
     if args.last is not None and args.last < 1:
         raise ConfigError(f"--last {args.last} leaves nothing to tell: give a number of changes, 1 or more.")
     path = Path(args.run_dir)
-    if not path.exists() or (path.is_dir() and not (path / LOG_NAME).exists()):
-        lacks = f"has no {LOG_NAME}" if path.exists() else "is not there"
-        raise ConfigError(f"{path} {lacks}: give the folder that a script's swell.Job was made with, or its log.")
-    events = list(read_events(path / LOG_NAME if path.is_dir() else path))
+    log = path / LOG_NAME if path.is_dir() else path
+    events = list(read_events(log)) if log.exists() else []
     if not events:
-        raise ConfigError(
-            f"{path} holds no events: give the folder that a script's swell.Job was made with, or its log."
-        )
+        lacks = "holds no events" if log.exists() else f"has no {LOG_NAME}" if path.exists() else "is not there"
+        raise ConfigError(f"{path} {lacks}: give the folder that a script's swell.Job was made with, or its log.")
     told = list(accounts(events))
     told = told if args.last is None else told[-args.last :]
     if args.json:
@@ -104,7 +101,8 @@ def _reasons(event: BatchChanged) -> list[str]:
     if decision is not None:
         said += decision.reasons
     else:
-        said += [*_noise(seen), f"{event.policy} chose it."] if follows_noise(policy) else [f"{event.policy} chose it."]
+        said += [_noise(seen)] if follows_noise(policy) else []
+        said.append(f"{event.policy} chose it.")
     if decision is not None and decision.chosen.global_batch != again:
         said.append(f"{type(policy).__name__} made {again} of {decision.chosen.global_batch}.")
     if again != event.after:
@@ -112,13 +110,13 @@ def _reasons(event: BatchChanged) -> list[str]:
     return said
 
 
-def _noise(seen: Observation) -> list[str]:
+def _noise(seen: Observation) -> str:
     """What was known of the gradient noise, for a policy that follows it and says nothing of it."""
     if seen.noise is None:
-        return ["The gradient noise was not measured yet."]
+        return "The gradient noise was not measured yet."
     low, high = seen.noise.interval
     told = f"{seen.noise.total.noise_scale:,.0f} samples" if seen.noise.sure else "not sure"
-    return [f"The noise scale was {told} ({low:,.0f} to {high:,.0f})."]
+    return f"The noise scale was {told} ({low:,.0f} to {high:,.0f})."
 
 
 COMMAND = Command(

@@ -39,6 +39,12 @@ class NoiseEstimate:
         return low > 0 and high <= 4 * low and high < math.inf
 
     @property
+    def trusted(self) -> float | None:
+        """The noise scale, in samples, where it is sure and a number; else None."""
+        noise_scale = self.total.noise_scale
+        return noise_scale if self.sure and math.isfinite(noise_scale) else None
+
+    @property
     def at_least(self) -> float:
         """What the noise scale is no smaller than, sure or not: the interval's lower end, 0 while little was measured.
 
@@ -140,6 +146,10 @@ class Observation:
     micro_batch: int | None = None  # the largest chosen for the step before, as ``batch``; None before the first
     max_micro: int | None = None  # largest micro-batch that may be tried, once memory ran out at a larger one
     profile: tuple[StepSummary, ...] = field(default=())  # what steps took so far, one summary per configuration
+
+    def within_epoch(self, batch: int) -> int:
+        """The batch, or the samples of an epoch where it has fewer: no step can take more."""
+        return batch if self.epoch_size is None else min(batch, self.epoch_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

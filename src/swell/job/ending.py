@@ -103,7 +103,7 @@ class Ending:
         )
         self._latest = self._clock.stop()
         target = job._passes.target
-        moved = job._rehearsal is None or job._rehearsal.trains(pace.step - 1)
+        moved = job._trains_at(pace.step - 1)
         for trainee in job._trainees:
             if trainee.schedule is not None and moved:
                 trainee.schedule.advance(pace.progress if target is None else min(pace.progress, target))

@@ -342,6 +342,10 @@ class Job(Figures):
         models = "\n".join(describe(trainee) for trainee in self._trainees)
         return f"{self._settings}\nlength {self._ledger.length}\n{models}"
 
+    def _trains_at(self, step: int) -> bool:
+        """Whether weights move at this step: always, but in a rehearsal."""
+        return self._rehearsal is None or self._rehearsal.trains(step)
+
     def _enter_loop(self) -> None:
         self._selected(None)
         self._elasticity.join()

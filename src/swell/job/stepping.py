@@ -304,7 +304,7 @@ class Stepping:
             votes,
             position,
             with_metrics=alone,
-            frozen=job._rehearsal is not None and not job._rehearsal.trains(job.steps),
+            frozen=not job._trains_at(job.steps),
             clip=clip,
             closure=None if closures is None else lambda: self._evaluate(step, trainee, votes),
             report=self._ending.record().set_loss if number == 0 else lambda loss: None,

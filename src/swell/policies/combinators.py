@@ -216,6 +216,7 @@ def _nothing_to_hold(seen: Observation) -> bool:
 def _rounded(batch: int, multiple: int, how: How, seen: Observation) -> int:
     """The batch rounded; down where up would be more than an epoch has, which a step cannot take."""
     raised = {"nearest": multiple // 2, "up": multiple - 1, "down": 0}[how]
-    if seen.epoch_size is not None and batch <= seen.epoch_size < (batch + raised) // multiple * multiple:
-        raised = 0
-    return max(1, (batch + raised) // multiple) * multiple
+    rounded = max(1, (batch + raised) // multiple) * multiple
+    if batch <= seen.within_epoch(rounded) < rounded:
+        rounded = max(1, batch // multiple) * multiple
+    return rounded

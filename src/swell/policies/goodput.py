@@ -117,7 +117,7 @@ class Goodput:
         """
         if not seen.profile:
             return {}
-        noise_scale = _noise_scale(seen) if _is_sure(seen) else None
+        noise_scale = None if seen.noise is None else seen.noise.trusted
         return speedup(
             _fit(seen.profile),
             replicas=replicas,
@@ -145,13 +145,13 @@ class Goodput:
         if size is not None:
             return stay._replace(rule="probe", layout=here.layout(size))
         trying = not forced and spent_on_trials(seen) < budget
-        noise_scale, sure = _noise_scale(seen), _is_sure(seen)
+        noise_scale, sure = _noise_scale(seen)
         if noise_scale is None:
             rule, options = "unsure", here
         elif not forced and self._dwelling(seen):
             rule, options = "dwell", here
         else:
-            lowest = held if self.monotone or (forced and not sure) else None if sure else self._proven(seen, held)
+            lowest = self._lowest(seen, held, sure=sure, forced=forced)
             rule, options = "weigh", self._options(seen, micro, held, lowest=lowest)
             larger = larger_batch(seen, options, held) if trying and (sure or noise_scale >= held) else None
             if larger is not None:
@@ -222,7 +222,7 @@ class Goodput:
 
     def _most(self, seen: Observation) -> int:
         """The largest batch there may be: no step has more samples than an epoch."""
-        return self.max if seen.epoch_size is None else max(self.base, min(self.max, seen.epoch_size))
+        return max(self.base, seen.within_epoch(self.max))
 
     def _held(self, seen: Observation, micro: tuple[int, int]) -> int:
         """The batch that stands, or the nearest to it that fits this world."""
@@ -245,9 +245,16 @@ class Goodput:
             capacity=seen.capacity,
         )
 
-    def _proven(self, seen: Observation, held: int) -> int:
-        """The smallest batch while the noise is not sure: a trial is taken back, to no less than what had stood."""
-        if measured_here(seen) >= SETTLED:
+    def _lowest(self, seen: Observation, held: int, *, sure: bool, forced: bool) -> int | None:
+        """The smallest batch that may be chosen, where that is not the smallest there is.
+
+        While the noise is not sure nothing is taken back but a trial, and that to no less than what had stood.
+        """
+        if self.monotone:
+            return held
+        if sure:
+            return None
+        if forced or measured_here(seen) >= SETTLED:
             return held
         return min(held, max(self.base, longest_run(seen, at_most=held)))
 
@@ -281,15 +288,12 @@ def _micro(value: object) -> tuple[int, int] | Literal["auto"] | None:
     )
 
 
-def _is_sure(seen: Observation) -> bool:
-    return seen.noise is not None and seen.noise.sure and math.isfinite(seen.noise.total.noise_scale)
-
-
-def _noise_scale(seen: Observation) -> float | None:
-    """By which to choose: as estimated where that is sure, else what it is at least; None where nothing is known."""
+def _noise_scale(seen: Observation) -> tuple[float | None, bool]:
+    """By which to choose, and whether it is sure; else it is what it is at least, None where nothing is known."""
     if seen.noise is None:
-        return None
-    return seen.noise.total.noise_scale if _is_sure(seen) else seen.noise.at_least or None
+        return None, False
+    trusted = seen.noise.trusted
+    return (trusted, True) if trusted is not None else (seen.noise.at_least or None, False)
 
 
 def _find(here: Candidates, micro_batch: int | None) -> int | None:

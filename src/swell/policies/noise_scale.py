@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
@@ -54,7 +53,6 @@ class NoiseScale:
 
     def batch(self, seen: Observation) -> int:
         low = self.base if self.min is None else self.min
-        wanted = float(seen.batch)
-        if seen.noise is not None and seen.noise.sure and math.isfinite(seen.noise.total.noise_scale):
-            wanted = self.factor * seen.noise.total.noise_scale
-        return round(max(low, min(wanted, self.max, seen.epoch_size or self.max)))
+        noise_scale = None if seen.noise is None else seen.noise.trusted
+        wanted = float(seen.batch) if noise_scale is None else self.factor * noise_scale
+        return round(max(low, min(wanted, seen.within_epoch(self.max))))

@@ -49,8 +49,8 @@ class NormTest:
             )
 
     def batch(self, seen: Observation) -> int:
-        wanted = float(seen.batch)
-        if seen.noise is not None and seen.noise.sure and math.isfinite(seen.noise.total.noise_scale):
-            needed = seen.noise.total.noise_scale / self.eta / self.eta  # eta**2 may be too small for a float
+        wanted, noise_scale = float(seen.batch), None if seen.noise is None else seen.noise.trusted
+        if noise_scale is not None:
+            needed = noise_scale / self.eta / self.eta  # eta**2 may be too small for a float
             wanted = max(wanted, needed) if self.monotone else needed
-        return math.ceil(max(self.base, min(wanted, self.max, seen.epoch_size or self.max)))
+        return math.ceil(max(self.base, min(wanted, seen.within_epoch(self.max))))

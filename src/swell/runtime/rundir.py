@@ -29,6 +29,7 @@ class RunDir:
         self.path = Path(path)
         self.control = self.path / "control"
         self.logs = self.path / "logs"
+        self._record = self.control / "run.json"  # how the run was started
 
     @contextmanager
     def held(self) -> Iterator[Path]:
@@ -81,7 +82,7 @@ class RunDir:
 
     def _mend(self) -> str:
         """What to do where no supervisor holds this run."""
-        if (self.control / "run.json").exists():
+        if self._record.exists():
             return f"It has ended or was stopped: bring it back with `swell resume {self.path}`."
         if (self.path / "events.jsonl").exists():
             return (
@@ -93,11 +94,11 @@ class RunDir:
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Remember how the run was started."""
-        _write_private(self.control / "run.json", json.dumps(record, indent=2) + "\n")
+        _write_private(self._record, json.dumps(record, indent=2) + "\n")
 
     def read_record(self) -> dict[str, Any]:
         """How the run was started."""
-        path = self.control / "run.json"
+        path = self._record
         try:
             record = json.loads(path.read_text())
             if isinstance(record, dict):
