@@ -41,7 +41,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE.parents[1] / "docs" / "images" / "time_to_accuracy.png")
     given = parser.parse_args()
     images, text = (json.loads((HERE / f"{name}.json").read_text())["runs"] for name in ("cifar10", "wikitext2"))
-    images = [run for run in images if "host's clock" not in run["way"]]  # how an earlier version timed its steps
     figure, axes = plt.subplots(2, 2, figsize=(9.6, 6.0))
     for column, by in enumerate(("seconds", "steps")):
         drawn(images, axes[0, column], by=by, figure="accuracy", scale=100.0)
