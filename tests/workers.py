@@ -103,6 +103,7 @@ def _torchrun(rank: int, n: int, port: int) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": "0",
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",  # more workers than a machine may have of them
     }
 
 

@@ -33,12 +33,16 @@ job.close()
 """
 
 
+def start(tmp_path: Path, *options: str, epochs: int) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    line = [sys.executable, "-m", "swell", "chaos", "--show", "none", "--run-dir", str(tmp_path / "run")]
+    line += [*options, str(tmp_path / "train.py"), str(tmp_path / "job"), str(epochs)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=240)
+
+
 def chaos(tmp_path: Path, *options: str, epochs: int) -> tuple[int, dict[str, Any]]:
     """Run it; its status and its report."""
-    (tmp_path / "train.py").write_text(SCRIPT)
-    line = [sys.executable, "-m", "swell", "chaos", "--json", "--show", "none", "--run-dir", str(tmp_path / "run")]
-    line += [*options, str(tmp_path / "train.py"), str(tmp_path / "job"), str(epochs)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=240)
+    done = start(tmp_path, "--json", *options, epochs=epochs)
     assert "{" in done.stdout, done.stdout + done.stderr
     return done.returncode, json.loads(done.stdout[done.stdout.index("{\n") :])
 
@@ -53,6 +57,20 @@ def test_a_script_struck_at_chosen_points_loses_nothing(tmp_path: Path) -> None:
     assert found["faults_not_reached"] == 1
     assert (found["steps"], found["samples"], found["lost"], found["repeated"]) == (24, 192, 0, 0)
     assert found["redone"] >= 1 and found["longest_pause_s"] > 0
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [(2, "2 were done again from the beginning, for there was no checkpoint"), (14, "from a checkpoint")],
+)
+def test_steps_that_nobody_has_any_more_are_done_again_from_where_there_is_something(
+    step: int, said: str, tmp_path: Path
+) -> None:
+    done = start(tmp_path, "--workers", "1", "--fail-at", f"0:{step}:backward", epochs=2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("steps ")]
+    assert line.startswith("steps    16 committed; ") and line.endswith(said)
 
 
 @pytest.mark.slow

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from swell.cli import main
-from swell.core.events import BatchChanged, Event, Resized, Stepped, Warned, to_json
+from swell.core.events import BatchChanged, Event, Resized, Stepped, StepSkipped, Warned, to_json
 from swell.core.types import Observation, StepSummary
 from swell.policies import Goodput, observation_to_dict
 from tests.policies.observations import estimate, seen
@@ -41,10 +42,29 @@ def test_a_change_is_told_with_what_spoke_for_it(tmp_path: Path, capsys: pytest.
     grown = Resized(time=0.5, step=90, before=2, after=4, reason="two workers joined", pause_s=0.31)
     assert main(["explain", written(tmp_path / "run", Warned(time=0.0, message="m"), grown, changed())]) == 0
     shown = capsys.readouterr().out
-    assert "Step 90: the world went from 2 to 4 replicas (two workers joined); training paused for 0.3 s." in shown
+    assert "Step 90: the world went from 2 to 4 replicas (two workers joined); training paused for 310 ms." in shown
     assert f"Step 100: the global batch grew from 64 to {POLICY.batch(HERE)}." in shown
     assert "6,400 samples were done, 6.4% of the run, on 4 replicas." in shown
-    assert "The noise scale is 5,000 samples" in shown and "times the goodput of the step before" in shown
+    assert "The noise scale is 5,000 samples" in shown and "times the goodput of" in shown
+
+
+def test_what_part_of_the_run_was_done_is_told_by_progress_where_that_ends_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = dataclasses.replace(HERE, samples=111_200, progress=450.0, total_progress=1000.0)
+    assert main(["explain", written(tmp_path / "run", changed(here=here))]) == 0
+    assert "111,200 samples were done, 45.0% of the run" in capsys.readouterr().out
+
+
+def test_a_step_done_again_for_memory_is_told_with_the_new_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reason = "memory ran out at a micro-batch of 64 samples on rank 1"
+    again = StepSkipped(time=0.0, step=7, reason=reason, samples=128, redone=True, max_micro=32)
+    overflow = StepSkipped(time=0.0, step=8, reason="the gradient scaler found an overflow", samples=128, redone=True)
+    assert main(["explain", written(tmp_path / "run", again, overflow)]) == 0
+    told = f"Step 7: {reason}; the step is done again, in micro-batches of at most 32 samples.\n"
+    assert capsys.readouterr().out == told
 
 
 def test_the_log_itself_may_be_named_and_the_last_changes_alone(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from swell.core.goodput import best, candidates, goodput, layouts, speedup
+from swell.core.goodput import best, candidates, goodput, layouts, outlook
 from swell.core.moments import efficiency, gain
 from swell.core.planning import plan
 from swell.core.throughput import Params, fit, predict
@@ -130,23 +130,30 @@ def linear(law: Params) -> list[StepSummary]:
 
 def test_speedup_is_one_here_and_grows_with_replicas_while_noise_is_endless():
     law = fit(linear(Params(alpha_c=0.001, beta_c=0.001, alpha_r=0.002, alpha_n=0.01, gamma=2.0)))
-    brought = speedup(
-        law, replicas=[1, 2, 4], now=(2, 1), base=128, max_batch=4096, noise_scale=math.inf, micro=(1, 256)
+    brought = outlook(
+        law, replicas=[1, 2, 4], now=(2, 1), base=128, max_batch=lambda _: 4096, noise_scale=math.inf, micro=(1, 256)
     )
-    assert brought[2] == 1.0
-    assert 0.4 < brought[1] < 0.6 and 1.8 < brought[4] < 2.1
+    assert brought[2].speedup == 1.0
+    assert 0.4 < brought[1].speedup < 0.6 and 1.8 < brought[4].speedup < 2.1
+
+
+def test_the_error_of_an_outlook_is_small_where_such_worlds_were_measured_and_large_where_none_was():
+    measured = [point for point in linear(Params(alpha_c=0.001, beta_c=0.001)) if point.replicas == 1]
+    brought = outlook(fit(measured), replicas=[1, 4], now=(1, 1), base=128, max_batch=lambda _: 1024, noise_scale=500.0)
+    assert 0 < brought[1].error < 0.1 and brought[4].error > 0.4
 
 
 def test_without_noise_more_replicas_bring_next_to_nothing():
     law = fit(linear(Params(alpha_c=0.1, beta_c=1e-6, alpha_r=0.01, alpha_n=0.05, gamma=2.0)))
-    brought = speedup(law, replicas=[1, 8], now=(1, 1), base=128, max_batch=4096, noise_scale=0.0)
-    assert brought[8] < 1.05
+    brought = outlook(law, replicas=[1, 8], now=(1, 1), base=128, max_batch=lambda _: 4096, noise_scale=0.0)
+    assert brought[8].speedup < 1.05
 
 
 def test_a_world_no_batch_fits_into_brings_nothing():
     law = fit(linear(Params(alpha_c=0.001, beta_c=0.001)))
-    brought = speedup(law, replicas=[10, 11], now=(4, 2), base=128, max_batch=1000, noise_scale=500.0, micro=(100, 500))
-    assert brought[10] > 0 == brought[11]
+    world = {"now": (4, 2), "base": 128, "max_batch": lambda _: 1000, "noise_scale": 500.0, "micro": (100, 500)}
+    brought = outlook(law, replicas=[10, 11], **world)
+    assert brought[10].speedup > 0 and brought[11] == (0.0, 0.0)
 
 
 def test_old_style_bounds_alone_and_together_rule_out_worlds():

@@ -52,6 +52,52 @@ def test_the_newest_steps_count_so_a_machine_that_slows_down_is_noticed():
     assert profile.summaries()[0].step_s == 2.0
 
 
+def test_what_was_only_tried_long_ago_is_forgotten_and_each_time_later():
+    profile = filled(*[step(5.0, micro=64)] * 8, *[step(1.0)] * 400)
+    assert [summary.micro_batch for summary in profile.summaries()] == [32, 64]
+    for _ in range(200):
+        profile.add(step(1.0))
+    assert [summary.micro_batch for summary in profile.summaries()] == [32]
+    for one in [*[step(5.0, micro=64)] * 8, *[step(1.0)] * 900]:
+        profile.add(one)
+    assert [summary.micro_batch for summary in profile.summaries()] == [32, 64]
+    restored = Profile()
+    restored.load_state_dict(json.loads(json.dumps(profile.state_dict())))
+    for _ in range(200):
+        restored.add(step(1.0))
+    assert [summary.micro_batch for summary in restored.summaries()] == [32]
+
+
+def test_a_configuration_that_stood_for_long_is_kept_for_long():
+    profile = filled(*[step(5.0, micro=64)] * 40, *[step(1.0)] * 2000)
+    assert [summary.micro_batch for summary in profile.summaries()] == [32, 64]
+    for _ in range(100):
+        profile.add(step(1.0))
+    assert [summary.micro_batch for summary in profile.summaries()] == [32]
+
+
+def test_less_work_that_once_took_longer_is_forgotten_but_not_for_ever_and_again():
+    profile = filled(*[step(1.5, micro=16)] * 40, *[step(1.0)] * 60)
+    assert [summary.micro_batch for summary in profile.summaries()] == [16, 32]
+    for _ in range(20):
+        profile.add(step(1.0))
+    assert [summary.micro_batch for summary in profile.summaries()] == [32]
+    for one in [*[step(1.5, micro=16)] * 8, *[step(1.0)] * 100]:
+        profile.add(one)
+    assert [summary.micro_batch for summary in profile.summaries()] == [16, 32]  # it may be so: asked again much later
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_a_machine_of_another_speed_is_measured_anew_and_other_worlds_are_kept(factor):
+    profile = filled(*[step(3.0, micro=64)] * 40, *[step(3.0, micro=8, replicas=2)] * 40, *[step(1.0)] * 40)
+    for _ in range(40):
+        profile.add(step(1.2))  # a little slower is the same machine
+    assert len(profile.summaries()) == 3
+    for _ in range(40):
+        profile.add(step(factor))
+    assert [(summary.micro_batch, summary.replicas) for summary in profile.summaries()] == [(32, 1), (8, 2)]
+
+
 @given(runs)
 def test_a_median_lies_among_the_steps_it_is_over(steps):
     profile = filled(*steps, window=16)

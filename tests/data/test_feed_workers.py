@@ -185,10 +185,12 @@ class Stuck(ByProcess):
 def test_a_worker_that_takes_too_long_is_an_error() -> None:
     feed = Feed(Stuck(), order_of, num_workers=1, timeout=1)
     assert feed.fetch(Span(0, 0, 8))[0].tolist() == list(range(8))
-    before = set(multiprocessing.active_children())
+    workers = multiprocessing.active_children()
     with pytest.raises(LoadError, match=r"workers were lost .* timed out after 1 seconds"):
         feed.fetch(Span(0, 8, 16))
-    assert not before & set(multiprocessing.active_children())
+    for process in workers:
+        process.join(timeout=30)  # it was told to stop, and does so in a moment
+    assert not any(process.is_alive() for process in workers)
 
 
 def workers_of(feed: Feed) -> list[Any]:

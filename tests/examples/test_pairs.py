@@ -32,6 +32,10 @@ def test_a_loop_changes_by_at_most_fifteen_lines(name: str) -> None:
 @pytest.mark.parametrize("name", PAIRS)
 def test_an_example_runs_on_the_data_it_brings_along(name: str, script: str, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "SWELL_DATA"}
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "torchvision.py").write_text("raise ImportError('nothing is downloaded in tests')\n")
+    environment["PYTHONPATH"] = os.pathsep.join([str(hidden), *environment.get("PYTHONPATH", "").split(os.pathsep)])
     line = [sys.executable, str(EXAMPLES / name / script), "--epochs", "1", "--limit", A_FEW_STEPS[name]]
     done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

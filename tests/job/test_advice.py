@@ -9,24 +9,38 @@ import pytest
 import torch
 
 import swell
-from swell.core.events import Hinted, from_json
+from swell.core.events import Event, Hinted, from_json
 from swell.errors import ConfigError
 from swell.job import hints
 from tests.job.scenario import Points, make_model, mean_loss
 from tests.workers import run_workers
 
 
-def run(collective: Any, batch: Any, replicas: list[int], **settings: Any) -> dict[int, float]:
+class Heard:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None: ...
+
+
+def trained(batch: Any, **settings: Any) -> swell.Job:
     job = swell.Job(batch=batch, progress=False, **settings)
     model = make_model()
     job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0))
     loader = job.loader(Points(512))
-    assert job.speedup(replicas) == {}  # nothing was timed yet
+    assert job.speedup([1]) == {}  # nothing was timed yet
     for _ in job.epochs(1):
         for x, y, _index in loader:
             job.backward(mean_loss(model, x, y))
             job.step()
-    return job.speedup(replicas)
+    return job
+
+
+def run(collective: Any, batch: Any, replicas: list[int], **settings: Any) -> dict[int, float]:
+    return trained(batch, **settings).speedup(replicas)
 
 
 def on_workers(collective: Any, batch: Any, replicas: list[int]) -> dict[int, float]:
@@ -58,6 +72,30 @@ def test_hints_are_told_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert told[-1].speedup["1"] == pytest.approx(1.0)
 
 
-def test_numbers_of_replicas_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ConfigError, match="replicas=0"):
-        run(None, 16, [0])
+def test_hints_reach_a_sink_without_a_run_folder_with_the_error_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hints, "EVERY_S", 0.0)
+    heard = Heard()
+    run(None, swell.Goodput(16, max=64), [1], sinks=[heard])
+    told = [event for event in heard.events if isinstance(event, Hinted)][-1]
+    assert set(told.errors) == set(told.speedup) == {"1", "2"}
+    assert told.errors["1"] < told.errors["2"]  # what two would exchange over was never seen
+
+
+def test_hints_of_older_logs_have_no_errors() -> None:
+    told = from_json('{"event": "hint", "time": 0.0, "step": 3, "speedup": {"1": 1.0}}')
+    assert isinstance(told, Hinted) and told.errors == {}
+
+
+def test_the_error_of_advice_is_asked_for_like_the_advice_and_one_number_will_do() -> None:
+    job = trained(16)
+    assert set(job.speedup(4)) == {4} and job.speedup(4)[4] == job.speedup([2, 4])[4]
+    errors = job.speedup_errors([1, 4, 17])
+    assert 0 <= errors[1] < 0.5 <= errors[4] and errors[17] == 0.0
+
+
+@pytest.mark.parametrize("given", [0, [0], -1, 1.5, ["a"], "4", None, True])
+def test_numbers_of_replicas_that_cannot_be_are_refused(given: Any) -> None:
+    job = swell.Job(batch=16, progress=False)
+    job.loader(Points(512))
+    with pytest.raises(ConfigError, match="replicas="):
+        job.speedup(given)

@@ -33,6 +33,8 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     ("micro", "message"),
     [
         ("8", "micro='8' is of type str"),
+        ("auto", r"micro='auto' is of type str.*swell\.Goodput\(\.\.\., micro='auto'\)"),
+        ([4, 8], r"micro=\[4, 8\] is of type list.*the tuple \(smallest, largest\)"),
         (0, "micro=0 is too small"),
         (True, "micro=True"),
         (1.5, r"micro=1\.5"),
@@ -55,6 +57,30 @@ def test_a_micro_batch_is_a_number_or_a_pair_of_bounds(micro: Any) -> None:
 def test_a_rule_that_is_not_known_is_refused_by_the_job() -> None:
     with pytest.raises(ConfigError, match=r"'adscale' is not a rule\. Expected 'auto'.*'adascale'"):
         swell.Job(batch=8, rule="adscale")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"save": "5m"}, r"save='5m' was given; expected the seconds.*save=300"),
+        ({"save": True}, "save=True was given"),
+        ({"save": 0}, "save=0 was given; expected .* above 0"),
+        ({"keep": 0}, "keep=0 is too small"),
+        ({"keep": "3"}, "keep='3' is of type str"),
+        ({"run_dir": 5}, "run_dir=5 is of type int; expected the path"),
+        ({"device": "gpu"}, "device='gpu' is not one that torch knows; expected 'auto', 'cpu', 'cuda'"),
+        ({"device": None}, "device=None is not one"),
+    ],
+    ids=str,
+)
+def test_a_setting_of_the_job_that_cannot_be_is_refused_by_its_name(settings: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        swell.Job(batch=8, **settings)
+
+
+@pytest.mark.parametrize("settings", [{"save": None}, {"save": 60}, {"save": np.float32(0.5)}, {"keep": np.int64(1)}])
+def test_settings_are_taken_in_every_form_of_a_number(settings: Any) -> None:
+    swell.Job(batch=8, device=torch.device("cpu"), **settings)
 
 
 # job.loader and job.evaluation
@@ -152,6 +178,24 @@ def test_gradients_cannot_be_clipped_by_what_is_no_number_above_zero(clip: Any) 
 @pytest.mark.parametrize("clip", [None, 0.5, 1, np.float32(2), Fraction(1, 2), lambda parameters: None])
 def test_gradients_are_clipped_by_any_number_above_zero_or_a_function(clip: Any) -> None:
     assert one_step(clip)
+
+
+@pytest.mark.parametrize("batch", [swell.Goodput(8, max=64), swell.Clamp(swell.NoiseScale(8, max=64), high=32)])
+def test_a_policy_that_waits_for_the_noise_is_refused_where_none_is_measured(batch: Any) -> None:
+    with pytest.raises(ConfigError, match="statistics=False measures no gradient noise"):
+        swell.Job(batch=batch, statistics=False)
+
+
+def test_a_policy_sees_which_part_of_a_run_that_progress_ends_is_done() -> None:
+    seen: list[Any] = []
+    job, model = swell.Job(batch=lambda here: (seen.append(here), 16)[1], base=8, rule="linear"), make_model()
+    job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    loader = job.loader(Points(64))
+    for _ in job.until(steps=8):
+        for x, y, _index in loader:
+            job.backward(mean_loss(model, x, y))
+            job.step()
+    assert [(here.samples, here.progress, here.done) for here in seen] == [(16 * n, 2.0 * n, n / 4) for n in range(4)]
 
 
 def test_a_loss_that_was_made_a_number_is_refused_and_the_way_back_said() -> None:

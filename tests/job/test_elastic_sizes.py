@@ -26,6 +26,7 @@ from tests.runtime.forked import ForkedRun
         ({"batch": swell.Goodput(128, max=1000, micro=(100, 500))}, 10),
         ({"batch": swell.Clamp(swell.Goodput(128, max=1000, micro=(100, 500)), low=128, high=900)}, 10),
         ({"batch": swell.Goodput(4, max=64)}, 64),
+        ({"batch": swell.Goodput(33, max=40, micro=30, shrink=True)}, 1),
     ],
 )
 def test_a_job_whose_batches_are_known_says_which_worlds_can_be_fed(settings: dict[str, Any], most: int) -> None:
@@ -39,8 +40,8 @@ def test_shares_in_proportion_to_speeds_fit_one_world_only() -> None:
 
 
 def test_a_policy_that_may_choose_anything_rules_nothing_out() -> None:
-    job = swell.Job(batch=swell.Schedule([(0, 8), (1, 64)], unit="epochs", base=8), device="cpu")
-    assert job._pace.possible_replicas() is None
+    for batch in (swell.Schedule([(0, 8), (1, 64)], unit="epochs", base=8), swell.Goodput(8, micro=(4, 16))):
+        assert swell.Job(batch=batch, device="cpu")._pace.possible_replicas() is None
 
 
 def train(batch: int) -> None:
@@ -71,6 +72,7 @@ def test_a_world_that_the_batch_cannot_feed_is_refused_and_the_run_begins_with_f
                 break
             time.sleep(0.05)
         assert status["allowed"] == [1, 2, 3] and status["target"] == 3, run.terminal()
+        assert "is ended: the job's batch (batch=3) can be laid out on 1 to 3 workers only, not 5" in run.terminal()
         with pytest.raises(
             ConfigError, match="4 workers were asked for, but the job's batch can be laid out on 1 to 3"
         ):
@@ -87,3 +89,4 @@ def test_a_run_on_too_many_workers_and_no_others_is_refused(tmp_path: Path) -> N
     with ForkedRun(tmp_path, "tests.job.test_elastic_sizes:train", 3, **settings) as run:
         assert run.end() == 2
         assert "the run allows 4 to 8 workers and the job can be laid out on 1 to 3" in run.terminal()
+        assert "The job was made with batch=3." in run.terminal()

@@ -42,6 +42,7 @@ def test_a_save_waits_for_the_users_code_after_the_step_and_is_announced(tmp_pat
     seen: list[str] = []
     job._ending.first = lambda: seen.append("announced")
     for x, y, _ in job.loader(Points(16)):
+        job._keeper._saver.wait()  # type: ignore[union-attr]  # a save that is being written puts the next one off
         job.backward(mean_loss(model, x, y))
         if job.step():
             seen.append("after the step")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import swell
+from swell.core.events import Event, StepSkipped
 from swell.core.types import Layout, Observation
 from swell.job.memory import Memory, is_out_of_memory
 from tests.job.scenario import Points, make_model, mean_loss
@@ -85,6 +89,44 @@ def _on_replicas(collective: Any, holds: dict[int, int], backward: bool) -> dict
     return trained(collective, holds, backward, 48, micro=48, statistics=False)
 
 
+class Heard:
+    """The steps that were not taken, as the first replica tells of them."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int | None]] = []
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, StepSkipped):
+            self.told.append((event.reason, event.max_micro))
+
+    def close(self) -> None: ...
+
+
+def _told(collective: Any, holds: dict[int, int]) -> list[tuple[str, int | None]]:
+    heard = Heard()
+    trained(collective, holds, False, 48, micro=48, statistics=False, sinks=[heard])
+    return heard.told
+
+
+def test_a_step_done_again_says_at_which_size_memory_ran_out_and_what_is_tried_next() -> None:
+    ran_out = "memory ran out at a micro-batch of {} samples"
+    assert _told(None, {0: 13}) == [(ran_out.format(48), 24), (ran_out.format(24), 12), (ran_out.format(16), 12)]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("holds", "first"),
+    [
+        ({0: 13}, "memory ran out at a micro-batch of 16 samples on rank 0"),
+        ({2: 13}, "memory ran out at a micro-batch of 16 samples on rank 2"),
+        ({1: 13, 2: 13}, "memory ran out at a micro-batch of 16 samples on ranks 1, 2"),
+    ],
+)
+def test_the_first_replica_tells_whose_memory_ran_out(holds: dict[int, int], first: str) -> None:
+    told = run_workers(3, _told, holds)
+    assert told[0][0] == (first, 8) and not told[1] and not told[2]
+
+
 def test_without_attempt_the_error_is_the_users() -> None:
     job = swell.Job(batch=48, micro=48, progress=False, statistics=False)
     model = Small(make_model(), 13, backward=True)
@@ -136,7 +178,7 @@ class Eager:
 
 def test_a_policy_that_lays_steps_out_hears_what_fits() -> None:
     found = trained_until(Eager(), holds=17)
-    assert found == {"largest": 16, "tried": 64, "out_of_memory": 2}  # 64, 32, then 16 for good
+    assert found == {"largest": 16, "tried": 64, "out_of_memory": 3}  # 64, 32, and 24 once 16 was held
 
 
 def trained_until(policy: Any, *, holds: int) -> dict[str, int]:
@@ -168,6 +210,21 @@ def test_memory_remembers_the_largest_size_that_held() -> None:
     assert memory.limit == 24
     memory.ran_out(20)  # something else took the memory meanwhile
     assert memory.limit == 10
+
+
+@given(holds=st.integers(1, 3000), first=st.integers(1, 4096))
+def test_memory_finds_nearly_the_largest_size_that_holds_in_a_few_trials(holds: int, first: int) -> None:
+    memory, failures = Memory(torch.device("cpu"), foresee=False), 0
+    for _ in range(100):
+        size = int(min(first, memory.limit))
+        if size > holds:
+            memory.ran_out(size)
+            failures += 1
+        else:
+            memory.fitted(size)
+    assert int(min(first, memory.limit)) <= holds
+    assert min(first, holds) <= 1.25 * min(first, memory.limit) + 1
+    assert failures <= 4 + max(0, math.log2(first / holds))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch.utils.data import WeightedRandomSampler
 
 import swell
+from swell.errors import LoopError
 from tests.job.scenario import Points, make_model, mean_loss
 from tests.workers import run_workers
 
@@ -58,7 +60,9 @@ def test_until_epochs_is_that_many_epochs_worth_of_base_steps() -> None:
     assert (job.steps, job.samples) == (15, 120)
 
 
-@pytest.mark.parametrize("wrong", [{}, {"steps": 3, "epochs": 1}, {"steps": 0}, {"epochs": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{}, {"steps": 3, "epochs": 1}, {"steps": 0}, {"epochs": -1}, {"steps": "10"}, {"epochs": True}]
+)
 def test_until_takes_one_positive_number(wrong: dict[str, Any]) -> None:
     job, _, _ = job_on(Points(8), batch=4)
     with pytest.raises(swell.errors.ConfigError, match="one of them, above 0"):
@@ -105,6 +109,21 @@ def test_data_workers_prefetch_across_changes_of_the_batch_and_every_sample_come
     for rows in go(job, model, loader, job.epochs(2)):
         assert sorted(rows) == list(range(60))
     job.close()
+
+
+def test_a_closed_job_trains_and_saves_no_more_and_another_one_goes_on_from_it(tmp_path: Path) -> None:
+    job, model, loader = job_on(Points(20), run_dir=tmp_path, batch=4)
+    go(job, model, loader, job.epochs(1))
+    job.close()
+    job.close()
+    later = (lambda: next(iter(loader)), lambda: next(job.epochs(2)), lambda: next(job.until(steps=9)), job.save)
+    for ask in later:
+        with pytest.raises(LoopError, match="the job was closed"):
+            ask()
+    assert (job.steps, job.samples, job.replicas) == (5, 20, 1)
+    assert len(list(job.evaluation(Points(6), batch_size=2))) == 3
+    other = job_on(Points(20), run_dir=tmp_path, batch=4)
+    assert len(go(*other, other[0].epochs(2))) == 1 and other[0].samples == 40
 
 
 def evaluate(collective: Any, n: int) -> tuple[list[int], dict[str, float], dict[str, float]]:

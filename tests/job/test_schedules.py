@@ -73,8 +73,27 @@ def test_one_scheduler_cannot_serve_two_optimizers() -> None:
     scheduler = lr_scheduler.ExponentialLR(optimizers[0], 0.9)
     with swell.Job(batch=4) as job:
         job.wrap(models[0], optimizers[0], scheduler=scheduler)
+        with pytest.raises(ConfigError, match=r"ExponentialLR given to job.wrap was made for another optimizer than"):
+            job.wrap(models[1], optimizers[1], scheduler=scheduler)
+    del scheduler.optimizer  # such a scheduler does not tell whom it steers
+    with swell.Job(batch=4) as job:
+        job.wrap(models[0], optimizers[0], scheduler=scheduler)
         with pytest.raises(ConfigError, match=r"scheduler was given to job.wrap twice"):
             job.wrap(models[1], optimizers[1], scheduler=scheduler)
+
+
+@pytest.mark.parametrize("wrong", [lr_scheduler.StepLR, lambda step: 0.1, "cosine", object()], ids=["a class", "a function", "a name", "an object"])
+def test_what_is_no_scheduler_is_refused_where_it_is_given(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"as the scheduler; expected an object with step\(\).*Make one first"):
+        train(lambda optimizer: wrong)
+
+
+def test_a_scheduler_may_be_made_for_an_optimizer_that_shares_the_groups() -> None:
+    model = make_model()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    outer = torch.optim.SGD(model.parameters(), lr=0.1)
+    outer.param_groups = inner.param_groups  # as optimizers around another one do
+    swell.Job(batch=4).wrap(model, outer, scheduler=lr_scheduler.ExponentialLR(inner, 0.9))
 
 
 @pytest.mark.parametrize(

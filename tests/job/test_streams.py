@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +63,57 @@ def test_streams_that_share_themselves_out_end_together() -> None:
     replicas = run_workers(2, read, 21, 8, 1, True)
     assert {samples for _, samples in replicas} == {16}  # 11 and 10 rows: two steps of 4 and 4, then one runs dry
     assert [len(seen) for seen, _ in replicas] == [8, 8]
+
+
+class Remembering(Counting):
+    """Knows how far it was read, and can go on from there."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+        self.at, self.begun_at = 0, []
+
+    def __iter__(self) -> Iterator[Any]:
+        self.begun_at.append(self.at)
+        rows = Counting(self.n, first=self.at)
+        for row in rows:
+            self.at += 1
+            yield row
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+def read_remembering(collective: Any, folder: Path, leave_after: int | None) -> tuple[list[int], list[int]]:
+    job = swell.Job(folder, batch=8, rule="constant", save=None)
+    model = make_model()
+    job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    dataset, seen = Remembering(40), []
+    loader = job.loader(dataset)
+    for _ in job.epochs(2):
+        for x, y, index in loader:
+            seen += index.tolist()
+            job.backward(mean_loss(model, x, y))
+            job.step()
+            if job.steps == leave_after:
+                job.save()
+                return seen, dataset.begun_at
+    return seen, dataset.begun_at
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (3, 3)])
+def test_a_stream_with_a_state_goes_on_from_it_on_any_number_of_replicas(
+    before: int, after: int, tmp_path: Path
+) -> None:
+    first = run_workers(before, read_remembering, tmp_path, 8)
+    then = run_workers(after, read_remembering, tmp_path, None)
+    rows = [index for seen, _ in first + then for index in seen]
+    assert sorted(rows) == sorted(list(range(40)) * 2)
+    assert all(begun[0] > 0 for _, begun in then)  # not from the beginning of the second pass
 
 
 def test_a_stream_keeps_its_own_order_and_has_no_epochs_worth() -> None:

@@ -130,6 +130,11 @@ def test_optimizers_that_would_count_steps_of_their_own_are_refused(inner, match
         swell.keras.Elastic(batch=8).optimizer(inner())
 
 
+def test_a_policy_that_waits_for_the_noise_is_refused_where_none_is_measured():
+    with pytest.raises(ConfigError, match="measures no gradient noise"):
+        swell.keras.Elastic(batch=swell.NoiseScale(8, max=64), statistics=False)
+
+
 def test_a_batch_larger_than_the_data_is_refused():
     x, y = data(10)
     elastic = swell.keras.Elastic(batch=16)

@@ -131,4 +131,5 @@ class SimulatedRun:
         batch = self.replicas * accumulation * micro_batch
         time = self.law(self.replicas, self.nodes, micro_batch, accumulation)
         value = goodput(batch, time, self.policy.base, self.noise(self.samples))
-        return float(value[(self.policy.base <= batch) & (batch <= self.policy.max)].max())
+        most = self.policy.max or self.replicas * high
+        return float(value[(self.policy.base <= batch) & (batch <= most)].max())

@@ -243,11 +243,21 @@ def test_a_run_is_decided_again_from_its_log_to_the_same_layouts():
             after=layout.global_batch,
             policy=repr(run.policy),
             seen=observation_to_dict(here),
+            micro_before=here.micro_batch,
+            micro_after=layout.micro_batch,
         )
         log.append(from_json(to_json(event)))
-    assert all(decision.logged == decision.recomputed for decision in replay(run.policy, log))
+    assert all(decision.same for decision in replay(run.policy, log))
     again = [run.policy.layout(observation_from_dict(event.seen)) for event in log]
     assert again == run.chosen
+
+
+@pytest.mark.parametrize(("start", "stop"), [(60, 90), (60, 120), (100, 160)])
+def test_after_a_machine_was_slow_for_a_while_it_finds_back_to_the_best_layout(start, stop):
+    run = run_on(3, "kneed", replicas=1, nodes=1, law=on_an_h200, noise=lambda samples: 1000.0, total_samples=3_000_000)
+    run.law = lambda *layout: on_an_h200(*layout) * (4.0 if start < run.step < stop else 1.0)
+    run.until(1_000_000)
+    assert got_and_could(run, 1_500_000) > 0.95
 
 
 def test_the_reasons_name_what_spoke_for_the_change():
@@ -265,6 +275,9 @@ def test_the_reasons_name_what_spoke_for_the_change():
     assert "not sure enough" in " ".join(run.policy.explain(waiting).reasons)
     least = dataclasses.replace(run.seen[-1], batch=128, batch_since=0, noise=estimate(9000, sure=False))
     assert "The noise scale is at least 900 samples" in " ".join(run.policy.explain(least).reasons)
+    below = dataclasses.replace(run.seen[-1], batch=16, batch_since=0, noise=estimate(300, sure=False))
+    told = " ".join(dataclasses.replace(run.policy, base=512, shrink=True).explain(below).reasons)
+    assert "The noise scale is at least 30 samples" in told and "is worth at most" in told
     moved = dataclasses.replace(run.seen[-1], replicas=2, resized=True)
     assert "The world changed to 2 replicas." in run.policy.explain(moved).reasons
 

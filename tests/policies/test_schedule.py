@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from fractions import Fraction
 
 import pytest
@@ -65,6 +66,14 @@ def test_parts_of_an_epoch_of_unknown_length_are_an_error_that_says_what_to_use(
         Schedule([(0, 64), (1.5, 128)], unit="epochs").batch(seen(epoch_size=None))
     with pytest.raises(ConfigError, match=r"no length.*unit='samples'"):
         Ramp(64, 128, over=2, unit="epochs").batch(seen(epoch_size=None))
+
+
+def test_a_fraction_of_a_run_that_progress_ends_is_one_of_its_progress():
+    policy = Schedule([(0, 64), (0.5, 128)], unit="fraction")
+    here = at(9_000)  # larger batches have taken more samples than the base batch would
+    assert policy.batch(here) == 128
+    assert policy.batch(dataclasses.replace(here, progress=40.0, total_progress=100.0)) == 64
+    assert policy.batch(dataclasses.replace(here, progress=50.0, total_progress=100.0)) == 128
 
 
 @pytest.mark.parametrize(

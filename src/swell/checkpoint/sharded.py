@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +16,6 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import filesystem, metadata
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from swell.checkpoint.disk import checksum_file, explained, sync_file
@@ -39,7 +38,7 @@ INDEX = "index.json"  # which file holds which shard; torch's own .metadata says
 class ShardedSnapshot:
     """The sharded tensors of a state by key, and the rest of it with marks in their places."""
 
-    shards: Mapping[str, torch.Tensor]
+    shards: Mapping[str, DTensor]
     rest: Snapshot
 
 
@@ -155,7 +154,7 @@ class ShardedStore:
         """Whether every replica is idle; the same answer on all."""
         return all(row[0] for row in self._collective.gather_numbers([float(idle)]))
 
-    def _write_shards(self, shards: Mapping[str, torch.Tensor], folder: Path) -> None:
+    def _write_shards(self, shards: Mapping[str, DTensor], folder: Path) -> None:
         planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         try:
             dcp.save(dict(shards), storage_writer=_Writer(folder), planner=planner, process_group=self._group)
@@ -205,34 +204,43 @@ class ShardedBuffers:
     """Host memory for snapshots of sharded states, kept from one to the next."""
 
     def __init__(self, *, first: bool) -> None:
-        device = torch.cuda.is_available()
         self._first = first
-        self._buffers = HostBuffers()
-        self._stager = DefaultStager(
-            StagingOptions(
-                use_pinned_memory=device, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=device
-            )
-        )
+        self._whole, self._local = HostBuffers(), HostBuffers()
 
     def take(self, state: Mapping[str, Any]) -> ShardedSnapshot:
         """Copy the state; the snapshot before must not be needed any more."""
-        live = _split(state, self._buffers.take, first=self._first)
-        shards = self._stager.stage(dict(live.shards))
-        assert isinstance(shards, dict), "staging was asked to be done at once"
-        return ShardedSnapshot(shards=shards, rest=live.rest)
+        live = _split(state, self._whole.take, first=self._first)
+        copied = self._local.take({SHARDS: [shard.to_local() for shard in live.shards.values()]})
+        copies = zip(live.shards.items(), copied.parts[SHARDS], strict=True)
+
+        def settle() -> None:
+            live.rest.settle()
+            copied.settle()
+
+        return ShardedSnapshot(
+            shards={key: _with_local(shard, copy) for (key, shard), copy in copies},
+            rest=replace(live.rest, settle=settle),
+        )
 
     def room_for(self, state: Mapping[str, Any]) -> Callable[[], None]:
         """Nothing that could be done ahead: the first snapshot gets the memory."""
         return lambda: None
 
 
+def _with_local(shard: DTensor, local: torch.Tensor) -> DTensor:
+    """The same piece of the same tensor, in other memory, which need not be the mesh's device."""
+    names, spec = shard.__tensor_flatten__()
+    inner = {**{name: getattr(shard, name) for name in names}, "_local_tensor": local}
+    return DTensor.__tensor_unflatten__(inner, spec, shard.size(), shard.stride())
+
+
 def _split(state: Mapping[str, Any], taken: Callable[..., Snapshot], *, first: bool) -> ShardedSnapshot:
     """Sharded tensors as they are, and a snapshot of the rest; only the first replica's holds the rest's tensors."""
-    shards: dict[str, torch.Tensor] = {}
+    shards: dict[str, DTensor] = {}
 
     def aside(where: str, tensor: torch.Tensor) -> Any:
         if isinstance(tensor, DTensor):
-            shards[where] = tensor.detach()
+            shards[where] = cast(DTensor, tensor.detach())
             return shard_mark(where)
         return None if first else "kept by the first replica"
 

@@ -42,6 +42,7 @@ def _options(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> int:
     from swell.runtime.chaos import Chaos, Weather
     from swell.runtime.faults import Faults, parse_fault
+    from swell.telemetry import LOG_NAME
     from swell.telemetry.endurance import endurance
     from swell.telemetry.log import read_events
 
@@ -56,7 +57,7 @@ def _run(args: Namespace) -> int:
         given = {"seed": args.seed, "duration_s": args.duration, "max_faults": args.max_faults}
         weather = Weather(mtbf_s=args.mtbf, kinds=kinds, **given)
     folder = _new_folder(run.folder_of(args) / "chaos")
-    faults, log = Faults(planned, folder), folder / "events.jsonl"
+    faults, log = Faults(planned, folder), folder / LOG_NAME
     options = {name: value for name, value in vars(args).items() if name not in ("run", "command", *_OWN)}
     variables = {**faults.variables(), "SWELL_EVENTS": str(log.resolve())}
     chaos = None if weather is None else Chaos(run.folder_of(args), weather, say=lambda line: print_note(f"! {line}"))
@@ -97,16 +98,23 @@ def _report(args: Namespace, found: Endurance, struck: dict[str, int], missed: i
     print_note(
         f"faults   {sum(struck.values())}: {kinds}" + (f"; {missed} planned ones were not reached" * (missed > 0))
     )
-    print_note(
-        f"steps    {found.steps:,} committed; {found.redone:,} broke and were done again, {found.rewound:,} were done "
-        f"again from a checkpoint"
-    )
+    print_note(f"steps    {found.steps:,} committed; {found.redone:,} broke and were done again, {_rewound(found)}")
     print_note(
         f"pause    median {found.median_pause_s:.2f} s, longest {found.longest_pause_s:.2f} s, in "
         f"{len(found.pauses_s)} changes of the world"
     )
     print_note(f"samples  {found.samples:,} checked: {found.lost:,} lost, {found.repeated:,} repeated")
     print_note(f"the run ended with status {status}")
+
+
+def _rewound(found: Endurance) -> str:
+    """How many steps were done again, and from where."""
+    if found.from_beginning == 0:
+        return f"{found.rewound:,} were done again from a checkpoint"
+    if found.from_beginning == found.rewound:
+        return f"{found.rewound:,} were done again from the beginning, for there was no checkpoint"
+    saved = found.rewound - found.from_beginning
+    return f"{saved:,} were done again from a checkpoint, {found.from_beginning:,} from the beginning"
 
 
 COMMAND = Command(

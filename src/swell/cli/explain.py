@@ -62,17 +62,19 @@ def _run(args: Namespace) -> int:
 
 
 def accounts(events: Iterable[Event]) -> Iterator[Account]:
-    """Every change of batch or world, with the reasons the policy gives when it is asked again."""
-    from swell.core.events import BatchChanged, Resized
+    """Every change of batch, world or memory, with the reasons the policy gives when it is asked again."""
+    from swell.core.events import BatchChanged, Resized, StepSkipped
 
     for event in events:
         if isinstance(event, Resized):
-            pause = "" if event.pause_s is None else f"; training paused for {event.pause_s:.1f} s"
+            pause = "" if event.pause_s is None else f"; training paused for {_seconds(event.pause_s)}"
             headline = f"the world went from {event.before} to {event.after} replicas ({event.reason}){pause}."
             yield Account(step=event.step, headline=headline)
+        elif isinstance(event, StepSkipped) and event.max_micro is not None:
+            again = f"the step is done again, in micro-batches of at most {event.max_micro} samples"
+            yield Account(step=event.step, headline=f"{event.reason}; {again}.")
         elif isinstance(event, BatchChanged):
-            verb = "grew" if event.after > event.before else "shrank"
-            headline = f"the global batch {verb} from {event.before} to {event.after}."
+            headline = _headline(event)
             yield Account(
                 step=event.step,
                 headline=headline,
@@ -80,6 +82,13 @@ def accounts(events: Iterable[Event]) -> Iterator[Account]:
                 before=event.before,
                 after=event.after,
             )
+
+
+def _headline(event: BatchChanged) -> str:
+    if event.after == event.before:
+        return f"micro-batches went from {event.micro_before} to {event.micro_after} samples."
+    verb = "grew" if event.after > event.before else "shrank"
+    return f"the global batch {verb} from {event.before} to {event.after}."
 
 
 def _reasons(event: BatchChanged) -> list[str]:
@@ -95,8 +104,8 @@ def _reasons(event: BatchChanged) -> list[str]:
     except SwellError:
         return [f"{event.policy} chose it."]
     where = f"{seen.samples:,} samples were done"
-    if seen.total_samples:
-        where += f", {seen.samples / seen.total_samples:.1%} of the run"
+    if seen.done is not None:
+        where += f", {seen.done:.1%} of the run"
     said = [f"{where}, on {seen.replicas} replica{'s' if seen.replicas > 1 else ''}."]
     if decision is not None:
         said += decision.reasons
@@ -108,6 +117,10 @@ def _reasons(event: BatchChanged) -> list[str]:
     if again != event.after:
         said.append(f"Asked again, the policy chooses {again}: the log is of another version of swell.")
     return said
+
+
+def _seconds(time: float) -> str:
+    return f"{time:.1f} s" if time >= 1 else f"{time * 1000:.0f} ms"
 
 
 def _noise(seen: Observation) -> str:
@@ -123,7 +136,8 @@ COMMAND = Command(
     summary="say why the batch changed when it did",
     description=(
         "Say in sentences why the batch changed when it did: what was seen at that step, what the policy expected of "
-        "the change, and which changes of the world came between. Read from the run's log, during the run or after."
+        "the change, and which changes of the world, or steps done again because memory ran out, came between. Read "
+        "from the run's log, during the run or after."
     ),
     example="swell explain runs/digits --last 5",
     options=_options,

@@ -9,6 +9,7 @@ from swell.core.permutation import permute
 from swell.core.planning import batch_bounds, feasible_replicas, nearest_batches, plan, plan_remainder
 from swell.core.protocols import Collective, Order, Policy, Rule, Sink, Stateful
 from swell.core.types import Factors, MicroBatch, Moments, NoiseEstimate, Observation, Plan, ScaleState, StepTimes
+from swell.core.world_bounds import WorldBounds, world_bounds
 
 __all__ = [
     "Collective",
@@ -31,6 +32,7 @@ __all__ = [
     "Stateful",
     "StepTimes",
     "Weighted",
+    "WorldBounds",
     "batch_bounds",
     "feasible_replicas",
     "from_json",
@@ -39,4 +41,5 @@ __all__ = [
     "plan",
     "plan_remainder",
     "to_json",
+    "world_bounds",
 ]

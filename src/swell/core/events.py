@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from swell.errors import ConfigError
@@ -84,13 +84,15 @@ class Stepped(Event, kind="step"):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchChanged(Event, kind="batch"):
-    """A policy chose another global batch; ``seen`` holds the observation it chose by, for replay."""
+    """A policy chose another global batch, or other micro-batches; ``seen`` is what it chose by, for replay."""
 
     step: int
     before: int
     after: int
     policy: str
     seen: dict[str, Any]
+    micro_before: int | None = None  # of policies that choose the micro-batch as well
+    micro_after: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +103,7 @@ class StepSkipped(Event, kind="skip"):
     reason: str
     samples: int  # how many the step held
     redone: bool  # whether its samples come again; otherwise they are passed over
+    max_micro: int | None = None  # the largest micro-batch it is done again in, where memory ran out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +162,7 @@ class Hinted(Event, kind="hint"):
 
     step: int
     speedup: dict[str, float]  # replicas -> goodput relative to now
+    errors: dict[str, float] = field(default_factory=dict)  # replicas -> how far, relatively, that may be off
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,7 @@ class MicroBounds:
 
     def __str__(self) -> str:
         sizes = f"{self.low} to {self.high}" if self.bounded else f"at least {self.low}"
+        sizes = str(self.low) if self.low == self.high else sizes
         return f"micro-batches of {sizes} samples" + (", all of one size" if self.constant else "")
 
 

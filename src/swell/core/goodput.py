@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -121,37 +122,47 @@ def layouts(
     return _sorted(_planned(batch, replicas, low, high, capacity))
 
 
-def speedup(
+class Outlook(NamedTuple):
+    """What another world would bring."""
+
+    speedup: float  # goodput relative to now; 0 where no batch fits
+    error: float  # relative error to expect of it, one standard deviation
+
+
+def outlook(
     fit: Fit,
     *,
     replicas: Iterable[int],
     now: tuple[int, int],
     base: int,
-    max_batch: int,
+    max_batch: Callable[[int], int],
     noise_scale: float,
     micro: tuple[int, int] | None = None,
     shrink: bool = False,
-) -> dict[int, float]:
+) -> dict[int, Outlook]:
     """The best goodput on each number of replicas, relative to the best on the world of ``now``: (replicas, nodes).
 
-    A world on which no batch fits has 0. Other worlds are taken to be as densely packed on their nodes as the present
-    one; where that is one node, so are they. Raises ``PlanError`` where nothing fits on the present one.
+    ``max_batch`` says how large a batch may be on how many replicas; a world on which none fits has 0. Other worlds are
+    taken to be as densely packed on their nodes as the present one; where that is one node, so are they. The error is
+    that of the step time predicted there. Raises ``PlanError`` where nothing fits on the present world.
     """
     packed = -(-now[0] // now[1]) if now[1] > 1 else sys.maxsize
 
-    def highest(count: int) -> float:
-        found = candidates(replicas=count, base=base, max_batch=max_batch, micro=micro, shrink=shrink)
+    def highest(count: int) -> tuple[float, float]:
+        found = candidates(replicas=count, base=base, max_batch=max_batch(count), micro=micro, shrink=shrink)
         predicted = fit.predict(
             replicas=count, nodes=-(-count // packed), micro_batch=found.micro_batch, accumulation=found.accumulation
         )
-        return float(goodput(found.global_batch, predicted.step_s, base, noise_scale).max())
+        value = goodput(found.global_batch, predicted.step_s, base, noise_scale)
+        return float(value.max()), float(predicted.error[best(value)])
 
-    here, there = highest(now[0]), {}
+    here, there = highest(now[0])[0], {}
     for count in replicas:
         try:
-            there[count] = highest(count) / here
+            value, error = highest(count)
+            there[count] = Outlook(value / here, error)
         except PlanError:
-            there[count] = 0.0
+            there[count] = Outlook(0.0, 0.0)
     return there
 
 

@@ -14,6 +14,9 @@ from swell.errors import CheckpointError, ConfigError
 _NEW_SHAPE, _KNOWN_SHAPE = 2, 1  # steps left out after a change of shape: compiling and warm caches; warm caches alone
 _LEAST = 3  # measured steps before a configuration is told of
 _MOVED, _JITTER = 0.02, 0.1  # a median is told again once it moved by 2 %, or by more than so few steps scatter
+_KEPT, _STOOD = 512, 2048  # steps for which a configuration that was only tried is remembered, and one that stood
+_CHANGED = 1.5  # a machine so much slower or faster than before is another one, of which only the present is known
+_DOUBTED, _CONTRADICTS = 64, 1.2  # less work that took so much longer is forgotten after these steps
 
 Configuration = tuple[int, int, int, int]  # replicas, nodes, micro-batch, accumulation
 
@@ -23,6 +26,9 @@ class _Entry:
     step_s: list[float] = field(default_factory=list)  # the newest, oldest first
     sync_s: list[float] = field(default_factory=list)
     told: StepSummary | None = None
+    last: int = 0  # the step it was run at last
+    forgotten: int = 0  # how often it was, for its age: what is tried again and again is tried ever more seldom
+    pace_s: float | None = None  # its median when half a window was full, to tell whether the machine is still the same
 
 
 class Profile:
@@ -30,8 +36,11 @@ class Profile:
 
     The first steps after a change of shape are left out (two when it was never run before, otherwise one), and each
     configuration keeps the newest ``window`` steps and tells their median, so compilation, warm-up and the odd stall do
-    no harm. At most ``limit`` configurations are kept; the one not run for longest goes first. The summaries stay the
-    same tuple until something material changed, so whatever is computed from them can be kept.
+    no harm. At most ``limit`` configurations are kept; the one not run for longest goes first. What a machine did once
+    it need not do again: a configuration is forgotten when it was not run for long, sooner if it was only tried. So are
+    those of this world that were measured at another speed: all of them when the present one becomes much slower or
+    faster than it was, otherwise those that did less work in much more time, or more in much less. The summaries stay
+    the same tuple until something material changed, so whatever is computed from them can be kept.
 
     >>> profile = Profile()
     >>> for seconds in (9.0, 0.5, 0.2, 0.2, 7.0, 0.2):
@@ -50,28 +59,31 @@ class Profile:
         self._entries: dict[Configuration, _Entry] = {}  # the one run last is at the end
         self._shape: Configuration | None = None
         self._leave_out = 0
+        self._steps = 0
         self._summaries: tuple[StepSummary, ...] = ()
 
     def add(self, times: StepTimes) -> None:
         """Take in one committed step; times that are not finite and above zero are left out."""
         shape = (times.replicas, times.nodes, times.micro_batch, times.accumulation)
+        self._steps += 1
         if shape != self._shape:
             self._shape = shape
             self._leave_out = _KNOWN_SHAPE if shape in self._entries else _NEW_SHAPE
             self._entries[shape] = self._entries.pop(shape, _Entry())
             while len(self._entries) > self._limit:
-                gone = self._entries.pop(next(iter(self._entries)))
-                self._retell(gone.told, None)
+                self._retell(self._entries.pop(next(iter(self._entries))).told, None)
         if not 0 < times.step_s < math.inf:
             return
         if self._leave_out:
             self._leave_out -= 1
             return
         entry = self._entries[shape]
+        entry.last = self._steps
         for values, value in ((entry.step_s, times.step_s), (entry.sync_s, times.sync_s)):
             values.append(value)
             del values[: -self._window]
         self._tell(shape, entry)
+        self._forget_the_past(shape, entry)
 
     def summaries(self) -> tuple[StepSummary, ...]:
         """One summary per configuration with at least three measured steps, in order of configuration."""
@@ -94,6 +106,26 @@ class Profile:
         )  # fmt: skip
         self._retell(told, entry.told)
 
+    def _forget_the_past(self, shape: Configuration, entry: _Entry) -> None:
+        """Drop what no longer tells of this machine; what is dropped for its age is tried again ever more seldom."""
+        sure = entry.told is not None and len(entry.step_s) >= self._window // 2
+        now = entry.told.step_s if sure and entry.told is not None else None
+        changed = now is not None and not 1 / _CHANGED < now / (entry.pace_s or now) < _CHANGED
+        for other, kept in self._entries.items():
+            if other == shape or not kept.step_s:
+                continue
+            here, age = other[:2] == shape[:2], (self._steps - kept.last) / 2**kept.forgotten
+            old = age > (_KEPT if len(kept.step_s) < self._window else _STOOD)
+            if changed and here:
+                self._forget(other, _Entry())
+            elif old or (sure and here and age > _DOUBTED and _contradict(entry.told, kept.told)):
+                self._forget(other, _Entry(forgotten=kept.forgotten + 1))
+        entry.pace_s = now if changed else entry.pace_s or now
+
+    def _forget(self, shape: Configuration, instead: _Entry) -> None:
+        self._retell(self._entries[shape].told, None)
+        self._entries[shape] = instead
+
     def _retell(self, before: StepSummary | None, after: StepSummary | None) -> None:
         rest = [summary for summary in self._summaries if summary is not before]
         rest = rest if after is None else [*rest, after]
@@ -107,6 +139,9 @@ class Profile:
                     "shape": list(shape),
                     "step_s": list(entry.step_s),
                     "sync_s": list(entry.sync_s),
+                    "age": self._steps - entry.last,
+                    "forgotten": entry.forgotten,
+                    "pace_s": entry.pace_s,
                     "told": None if entry.told is None else [entry.told.step_s, entry.told.count, entry.told.sync_s],
                 }
                 for shape, entry in self._entries.items()
@@ -121,6 +156,8 @@ class Profile:
                 replicas, nodes, micro_batch, accumulation = (int(number) for number in saved["shape"])
                 step_s = [float(value) for value in saved["step_s"]][-self._window :]
                 entry = _Entry(step_s, [float(value) for value in saved["sync_s"]][-self._window :])
+                entry.last, entry.forgotten = -int(saved.get("age", 0)), int(saved.get("forgotten", 0))
+                entry.pace_s = saved.get("pace_s")
                 if saved["told"] is not None:
                     told_s, count, sync_s = saved["told"]
                     entry.told = StepSummary(
@@ -133,10 +170,19 @@ class Profile:
                 f"the saved step times cannot be read ({error!r}): expected what Profile.state_dict() gave. Leave them "
                 "out of the checkpoint to measure anew; nothing else depends on them."
             ) from error
-        self._entries, self._shape, self._leave_out, self._summaries = entries, None, 0, ()
+        self._entries, self._shape, self._leave_out, self._steps, self._summaries = entries, None, 0, 0, ()
         for entry in entries.values():
             if entry.told is not None:
                 self._retell(None, entry.told)
+
+
+def _contradict(one: StepSummary | None, other: StepSummary | None) -> bool:
+    """Whether more work took much less time, so that they tell of machines of different speed."""
+    if one is None or other is None:
+        return False
+    less, more = (one, other) if one.step_s > other.step_s else (other, one)
+    larger = more.micro_batch >= less.micro_batch and more.accumulation >= less.accumulation
+    return larger and less.step_s > _CONTRADICTS * more.step_s
 
 
 def slowest(times: Iterable[StepTimes]) -> StepTimes:

@@ -146,6 +146,17 @@ class Observation:
     micro_batch: int | None = None  # the largest chosen for the step before, as ``batch``; None before the first
     max_micro: int | None = None  # largest micro-batch that may be tried, once memory ran out at a larger one
     profile: tuple[StepSummary, ...] = field(default=())  # what steps took so far, one summary per configuration
+    total_progress: float | None = None  # base-equivalent steps after which the run ends, where progress ends it
+
+    @property
+    def done(self) -> float | None:
+        """The part of the run that is done, 0 to 1; None where the loop does not know how long it is.
+
+        Where progress ends the run it is told by progress: larger batches take more samples to get there.
+        """
+        if self.total_progress is not None:
+            return min(1.0, self.progress / self.total_progress)
+        return None if self.total_samples is None else min(1.0, self.samples / max(1, self.total_samples))
 
     def within_epoch(self, batch: int) -> int:
         """The batch, or the samples of an epoch where it has fewer: no step can take more."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from swell.core.counts import whole_number
-from swell.core.feasibility import MicroBounds, batch_bounds
+from swell.core.feasibility import MicroBounds, batch_at_least, batch_bounds, most_micro_batches
 from swell.errors import ConfigError, PlanError
 
 
@@ -19,15 +19,52 @@ class WorldBounds:
     reason: str = ""
 
 
+def largest_batch(replicas: int, *, base: int, max_batch: int | None, micro: tuple[int, int] | None) -> int:
+    """The most samples a step may have on so many replicas: ``max_batch``, or what ``micro`` alone allows.
+
+    Bounds on the micro-batch alone mean what AdaptDL's local bounds mean: one micro-batch a replica, so at most
+    ``micro[1] * replicas`` samples. Accumulation would lift that limit to any height, so it serves only to reach the
+    base batch (the smallest batch from it on that fits). With neither bound the batch stays at ``base``.
+
+    >>> [largest_batch(replicas, base=64, max_batch=None, micro=(8, 32)) for replicas in (1, 2, 4)]
+    [64, 64, 128]
+    """
+    if max_batch is not None:
+        return max_batch
+    if micro is None:
+        return base
+    return max(replicas * micro[1], batch_at_least(base, replicas, MicroBounds(*micro)))
+
+
+def batches_on(
+    replicas: int, *, base: int, max_batch: int | None, micro: tuple[int, int] | None, shrink: bool = False
+) -> tuple[int, int]:
+    """The smallest and the largest batch that may be chosen on so many replicas, from ``base`` on unless ``shrink``.
+
+    Raises ``PlanError``, which says which bounds rule that number out, and what to change, where there is none.
+    """
+    bounds = MicroBounds() if micro is None else MicroBounds(*micro)
+    highest = largest_batch(replicas, base=base, max_batch=max_batch, micro=micro)
+    lowest = 1 if shrink else base
+    if most_micro_batches(lowest, highest, bounds) < replicas:
+        raise PlanError(_ruled_out(replicas, lowest, highest, bounds))
+    return batch_bounds(replicas, min_batch=lowest, max_batch=highest, min_micro=bounds.low, max_micro=bounds.high)
+
+
 def world_bounds(
-    among: Iterable[int], *, base: int, max_batch: int | None = None, micro: tuple[int, int] | None = None
+    among: Iterable[int],
+    *,
+    base: int,
+    max_batch: int | None = None,
+    micro: tuple[int, int] | None = None,
+    shrink: bool = False,
 ) -> list[WorldBounds]:
     """For each number of replicas the batches that may be chosen there, or which of the numbers to change.
 
     Either bound may be left out. A largest global batch alone bounds the share of each replica, so more replicas than
-    samples are ruled out. Bounds on the micro-batch alone bound the global batch by the replicas there are: without
-    accumulation it reaches at most ``micro[1] * replicas``. With both, they interact: ``micro[0] * replicas`` must not
-    exceed the largest batch, which rules out large worlds. With neither, the batch stays at ``base``.
+    samples are ruled out. Bounds on the micro-batch alone rule out no world: the largest batch grows with it
+    (:func:`largest_batch`). With both, they interact: ``micro[0] * replicas`` must not exceed the largest batch, which
+    rules out large worlds. With neither, the batch stays at ``base``.
 
     >>> for world in world_bounds([8, 10, 11], base=128, max_batch=1000, micro=(100, 500)):
     ...     print(world.replicas, world.batches)
@@ -38,18 +75,32 @@ def world_bounds(
     base = whole_number(base, name="base")
     if max_batch is not None and whole_number(max_batch, name="max_batch") < base:
         raise ConfigError(f"max_batch={max_batch} is below the base batch {base}: raise it to {base} or more.")
-    bounds = MicroBounds.of(min_micro=micro and micro[0], max_micro=micro and micro[1], constant_micro=False)
+    if micro is not None:
+        MicroBounds.of(min_micro=micro[0], max_micro=micro[1], constant_micro=False)
     found = []
     for count in among:
         replicas = whole_number(count, name="replicas")
-        largest = max_batch
-        if largest is None:
-            largest = base if micro is None else max(base, replicas * bounds.high)
         try:
-            batches = batch_bounds(
-                replicas, min_batch=base, max_batch=largest, min_micro=bounds.low, max_micro=bounds.high
-            )
+            batches = batches_on(replicas, base=base, max_batch=max_batch, micro=micro, shrink=shrink)
             found.append(WorldBounds(replicas=replicas, batches=batches))
         except PlanError as error:
             found.append(WorldBounds(replicas=replicas, batches=None, reason=str(error)))
     return found
+
+
+def _ruled_out(replicas: int, lowest: int, highest: int, bounds: MicroBounds) -> str:
+    """Why there is no batch, in words that need no argument's name."""
+    world = f"{replicas} replica{'s' if replicas > 1 else ''}"
+    least = batch_at_least(lowest, replicas, bounds)
+    remedies = [f"Raise the largest batch to {least} or more"]
+    if highest < replicas * bounds.low:
+        why = f"at least {bounds.low} on each make {least}"
+        if highest >= replicas:
+            remedies.append(f"lower the smallest micro-batch to {highest // replicas} or less")
+    else:
+        why = f"from {lowest} on, the first that can be made of {bounds} on {world} is {least}"
+        remedies.append("widen the bounds on micro-batches")
+    most = most_micro_batches(lowest, highest, bounds)
+    if most:
+        remedies.append(f"run on at most {most} replica{'s' if most > 1 else ''}")
+    return f"a largest batch of {highest} samples rules {world} out: {why}. {', or '.join(remedies)}."

@@ -50,6 +50,11 @@ class Accumulator:
             parameter.grad = None
 
     @property
+    def empty(self) -> bool:
+        """Whether no backward pass of the step has left a gradient yet, taken or still in ``.grad``."""
+        return all(held is None for held in self._sums) and all(p.grad is None for p in self.parameters)
+
+    @property
     def outdated(self) -> bool:
         """Whether parameters were added to the optimizer since ``clear``."""
         return self._sizes != [len(group["params"]) for group in self._optimizer.param_groups]

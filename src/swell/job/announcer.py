@@ -28,6 +28,7 @@ class Announcer:
         self._sinks: Fanout | None = None
         self._step: Stepped | None = None  # the latest, told or not
         self._told = True  # whether this replica told it, or knows that it was told
+        self.begun = self.over = False  # whether the run's beginning and its end were told
 
     @property
     def latest(self) -> str:
@@ -65,7 +66,7 @@ class Announcer:
 
     def run_started(self) -> None:
         """The loop begins, from the start or from a checkpoint."""
-        job = self._job
+        job, self.begun, self.over = self._job, True, False
         self.emit(
             RunStarted(
                 time=time.time(),
@@ -81,6 +82,7 @@ class Announcer:
 
     def run_ended(self, reason: str) -> None:
         """The loop is over."""
+        self.over = True
         self.emit(RunEnded(time=time.time(), step=self._job.steps, samples=self._job.samples, reason=reason))
 
     def epoch_started(self, *, epochs: int | None) -> None:

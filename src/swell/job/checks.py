@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import operator
+import os
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from swell.errors import ConfigError, LossError
+from swell.checkpoint.cadence import Cadence
+from swell.errors import ConfigError, LoopError, LossError
 from swell.job.trainee import Trainee
+from swell.loop.step import StepInProgress
 
 
 def describe(trainee: Trainee) -> str:
@@ -20,6 +25,68 @@ def describe(trainee: Trainee) -> str:
     lines += [f"{name} {tuple(b.shape)} {b.dtype}" for name, b in trainee.model.named_buffers()]
     groups = [len(group["params"]) for group in trainee.optimizer.param_groups]
     return "\n".join([*lines, f"{type(trainee.optimizer).__name__} with groups of {groups}"])
+
+
+def as_cadence(save: Any) -> Cadence:
+    """When checkpoints are due, by what ``swell.Job(save=...)`` was given."""
+    if isinstance(save, Cadence):
+        return save
+    if save is None:
+        return Cadence()
+    if isinstance(save, Real) and not isinstance(save, bool) and float(save) > 0:
+        return Cadence(every_s=float(save))
+    raise ConfigError(
+        f"save={save!r} was given; expected the seconds between two checkpoints, a number above 0, or a "
+        f"swell.checkpoint.Cadence. Give save=300 for one every five minutes, save=Cadence(every_steps=1000) to count "
+        f"steps, or save=None for none but your own."
+    )
+
+
+def check_place(run_dir: Any, device: Any) -> None:
+    """Refuse what is no folder, or no device."""
+    if run_dir is not None and not isinstance(run_dir, (str, os.PathLike)):
+        raise ConfigError(
+            f"run_dir={run_dir!r} is of type {type(run_dir).__name__}; expected the path of the run's folder. Give "
+            f"text such as 'runs/digits', a pathlib.Path, or None to keep nothing."
+        )
+    try:
+        torch.device("cpu" if isinstance(device, str) and device == "auto" else device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(
+            f"device={device!r} is not one that torch knows; expected 'auto', 'cpu', 'cuda', 'cuda:0' and the like, or "
+            f"a torch.device. Leave it out to take the GPU where there is one."
+        ) from error
+
+
+def check_micro(micro: Any) -> None:
+    """Refuse what is neither a number nor a pair; what they hold is looked at later."""
+    if micro is None or isinstance(micro, (tuple, bool)):
+        return
+    try:
+        operator.index(micro)
+    except TypeError:
+        raise ConfigError(
+            f"micro={micro!r} is of type {type(micro).__name__}; expected the largest micro-batch of a replica as a "
+            f"whole number, or the tuple (smallest, largest). Give micro=8 or micro=(4, 8); for one that is chosen as "
+            f"the run goes, swell.Job(batch=swell.Goodput(..., micro='auto'))."
+        ) from None
+
+
+def check_gradients(step: StepInProgress, trainees: Sequence[Trainee]) -> None:
+    """Refuse an update to which the backward passes of this replica have given nothing at all.
+
+    Not where an optimizer works by closure or has stepped already, nor where this replica's samples count for nothing.
+    """
+    if step.closures or step.stepped or not any(micro.weight > 0 for micro in step.mine):
+        return
+    if all(trainee.accumulator.empty for trainee in trainees):
+        step.spoiled = "no parameter has a gradient"
+        raise LoopError(
+            "job.step was to update the weights, but none of the optimizers' parameters has a gradient, so none would "
+            "move; nothing was committed. Compute the loss with the model that was given to job.wrap, make the "
+            "optimizer of that model's own parameters, and leave out optimizer.zero_grad() between job.backward and "
+            "job.step: the job clears gradients itself."
+        )
 
 
 def check_loss(loss: Any) -> None:

@@ -30,7 +30,8 @@ class Elasticity:
             listens = job.run_dir is not None and threading.current_thread() is threading.main_thread()
             notices = Notices() if listens else False
         self._notices = notices if isinstance(notices, Notices) else None
-        self._joined = False  # whether this replica was ever brought to where the run stands
+        self.joined = False  # whether this replica was ever brought to where the run stands
+        self.broken = False  # whether a replica was lost in a world that cannot be formed anew
         self.faults = read_faults()  # none, unless somebody wants to see the run get over them
         self._passed_on = False  # whether a notice to this replica is somebody else's to act on
 
@@ -51,14 +52,14 @@ class Elasticity:
 
     def join(self) -> None:
         """Before the first step: enter the world, agree with the others, and go on from where the run stands."""
-        if self._joined:
+        if self.joined:
             return
         if self._job._world.elastic:
             self._tell_sizes()
             self._form()
         else:
             self._catch_up(self._job.collective)
-        self._joined = True
+        self.joined = True
         if self._notices is not None:
             self._notices.install()
 
@@ -75,11 +76,11 @@ class Elasticity:
         """Say on how many replicas the batch can be laid out, where that is known; other numbers are then refused."""
         sizes = self._job._pace.possible_replicas()
         if sizes is not None:
-            self._job._world.allow(sizes)
+            self._job._world.allow(sizes, why=self._job._pace.bounds)
 
     def leave(self) -> None:
         """After the last step."""
-        if self._notices is not None:
+        if self._notices is not None and threading.current_thread() is threading.main_thread():
             self._notices.uninstall()
 
     def _catch_up(self, collective: Collective) -> None:
@@ -118,11 +119,12 @@ class Elasticity:
         So is one that has done something before it joined: it has no part in the run yet.
         """
         done = self._job.steps + self._job._ending.units
-        return done if done and self._joined else -1
+        return done if done and self.joined else -1
 
     def recover(self, error: WorldError) -> None:
         """A peer was lost in the middle of a step: form the world anew, or give up where it cannot be."""
         if not self._job._world.elastic:
+            self.broken = True
             raise error
         self.reform("a replica was lost")
 

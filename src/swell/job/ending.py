@@ -46,6 +46,7 @@ class Ending:
         self.partial: set[int] = set()  # optimizers that have stepped already in a step that is not committed
         self.partial_batch = 0  # the batch of that step
         self._closed = -1  # the epoch whose pass over the data was ended by all
+        self.done = False  # whether the run was resumed from where the body of its epoch was through
 
     @property
     def last_s(self) -> float:
@@ -81,7 +82,7 @@ class Ending:
         self.partial = set()
         if step.measured or step.paired:
             self.measured_at = ledger.samples
-        if batch != pace.batch and seen is not None:
+        if seen is not None and pace.differs(batch, seen):
             job._emit(
                 BatchChanged(
                     time=time.time(),
@@ -90,6 +91,8 @@ class Ending:
                     after=batch,
                     policy=repr(pace.policy),
                     seen=observation_to_dict(seen),
+                    micro_before=None if pace.micro is None else seen.micro_batch,
+                    micro_after=pace.micro,
                 )
             )
         pace.timed(outcome.last_s)
@@ -221,8 +224,8 @@ class Ending:
             self.partial = set()
         self.abandon(step, outcome.reason, redone=outcome.redo)
 
-    def abandon(self, step: StepInProgress, reason: str, *, redone: bool) -> None:
-        """End a step without an update, and say so."""
+    def abandon(self, step: StepInProgress, reason: str, *, redone: bool, for_memory: bool = False) -> None:
+        """End a step without an update, and say so; ``for_memory`` also how large micro-batches may be now."""
         step.ended = True
         if redone:
             self.rollback.undo()
@@ -234,6 +237,7 @@ class Ending:
                 reason=reason,
                 samples=step.plan.global_batch,
                 redone=redone,
+                max_micro=self._job._pace.max_micro if for_memory else None,
             )
         )
 
@@ -252,6 +256,7 @@ class Ending:
                 trainee.schedule.end_epoch()
         self._job._announcer.epoch_ended(complete=complete)
         ledger.next_epoch()
+        self.done = False
 
     def state_dict(self) -> dict[str, Any]:
         """Where the last measured step stood, and how far the one under way had come."""
@@ -267,6 +272,7 @@ class Ending:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state."""
+        self.done = bool(state.get("done", False))  # in checkpoints only: who joins a body goes through it
         self.measured_at = int(state["measured_at"])
         self.units = int(state["units"])
         self.partial, self.partial_batch = set(state["partial"]), int(state["partial_batch"])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
 
 from swell.core.counts import whole_number
+from swell.core.goodput import Outlook
 from swell.core.protocols import Collective
 from swell.core.types import NoiseEstimate
-from swell.policies.decision import predicted_speedup
+from swell.errors import ConfigError
+from swell.policies.decision import predicted_outlook
 from swell.runtime import Alone, World
 
 if TYPE_CHECKING:
@@ -103,11 +105,24 @@ class Figures:
         """The exponent for a model average's decay in the latest step: use ``decay ** job.ema_power``."""
         return self._ending.factors[0].ema_power if self._ending.factors else 1.0
 
-    def speedup(self, replicas: Sequence[int]) -> dict[int, float]:
+    def speedup(self, replicas: int | Iterable[int]) -> dict[int, float]:
         """How much faster the run would go on other numbers of replicas, relative to now; 0 where no batch fits.
 
         For schedulers that ask what another worker would bring. With a policy that weighs it this is goodput at the
         best batch there, otherwise samples a second at the present batch. Empty until a few steps were timed.
         """
-        sizes = [whole_number(count, name="replicas") for count in replicas]
-        return predicted_speedup(self._pace.policy, self._stepping.observe(self._ledger), sizes)
+        return {count: there.speedup for count, there in self._outlook(replicas).items()}
+
+    def speedup_errors(self, replicas: int | Iterable[int]) -> dict[int, float]:
+        """How far, relatively, each ``speedup`` may be off: 0.5 for half as much more or less (a standard deviation).
+
+        A few per cent where such a world was measured; much where its links were never seen.
+        """
+        return {count: there.error for count, there in self._outlook(replicas).items()}
+
+    def _outlook(self, replicas: int | Iterable[int]) -> dict[int, Outlook]:
+        given = replicas if isinstance(replicas, Iterable) else (replicas,)
+        if isinstance(given, str):
+            raise ConfigError(f"replicas={replicas!r} is text: give a number of replicas, or several, as [1, 2, 4].")
+        sizes = [whole_number(count, name="replicas") for count in given]
+        return predicted_outlook(self._pace.policy, self._stepping.observe(self._ledger), sizes)

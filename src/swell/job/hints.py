@@ -23,10 +23,11 @@ class Hints:
     def tell(self) -> None:
         """After a step: tell if it is time."""
         job = self._job
-        if time.monotonic() < self._next_s or job.run_dir is None or not job.is_main:
+        if time.monotonic() < self._next_s or not job.is_main:
             return
         self._next_s = time.monotonic() + EVERY_S
-        speedup = job.speedup(range(1, 2 * job.replicas + 1))
-        if speedup:
-            told = {str(replicas): value for replicas, value in speedup.items()}
-            job._emit(Hinted(time=time.time(), step=job.steps, speedup=told))
+        found = job._outlook(range(1, 2 * job.replicas + 1))
+        if found:
+            speedup = {str(replicas): there.speedup for replicas, there in found.items()}
+            errors = {str(replicas): there.error for replicas, there in found.items()}
+            job._emit(Hinted(time=time.time(), step=job.steps, speedup=speedup, errors=errors))

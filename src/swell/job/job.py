@@ -14,15 +14,17 @@ from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
 from swell.checkpoint.cadence import Cadence
+from swell.core.counts import whole_number
 from swell.core.events import Event
 from swell.core.ledger import Ledger
 from swell.core.protocols import Policy, Rule, Sink, Stateful
 from swell.core.types import Plan
 from swell.data.orders import orders
 from swell.errors import ConfigError, LoopError
-from swell.job.adoption import adopt
+from swell.job.adoption import adopt, bare
 from swell.job.announcer import Announcer
-from swell.job.checks import check_clip, check_dataset, check_pair, describe
+from swell.job.checks import as_cadence, check_clip, check_dataset, check_micro, check_pair, check_place, describe
+from swell.job.closing import end_early
 from swell.job.elasticity import Elasticity
 from swell.job.ending import Ending
 from swell.job.evaluation import evaluate
@@ -37,7 +39,7 @@ from swell.job.trainee import Clip, Trainee
 from swell.job.training_loader import TrainingLoader, feed_loader, stream_loader
 from swell.job.vote import agree_on_text
 from swell.loop.metrics import Metrics
-from swell.loop.schedule import Schedule
+from swell.loop.schedule import schedule_of
 from swell.loop.step import StepInProgress
 from swell.policies import as_policy
 from swell.rules import as_rule, auto, suits
@@ -88,11 +90,15 @@ class Job(Figures):
     ) -> None:
         if nonfinite not in ("raise", "skip"):
             raise ConfigError(f"nonfinite={nonfinite!r} is not known; expected 'raise' or 'skip'.")
+        check_place(run_dir, device)
+        check_micro(micro)
+        cadence, keep = as_cadence(save), whole_number(keep, name="keep")
         policy = as_policy(batch, base=base)
         said = read_environment().swell_rehearse
         self._rehearsal = None if said is None else Rehearsal(Rehearse.from_json(said))
         if self._rehearsal is not None:
             policy = self._rehearsal.policy(policy)
+            micro, constant_micro = self._rehearsal.bounds(micro, constant_micro)
             run_dir, notices = None, False
         self._rule = rule if rule == "auto" else as_rule(rule)
         self._seed = seed
@@ -119,9 +125,9 @@ class Job(Figures):
         if not self._world.elastic:
             mend = "Give every replica the same arguments to swell.Job."
             agree_on_text(self.collective, "the job's settings", self._settings, mend)
-        cadence = save if isinstance(save, Cadence) else Cadence(every_s=save)
         self._keeper = Keeper(self, self.run_dir, cadence=cadence, keep=keep)
         self._elasticity = Elasticity(self, notices=notices)
+        self._closed = False
 
     # What the user hands over
 
@@ -144,19 +150,18 @@ class Job(Figures):
         if self._stepping.under_way:
             raise LoopError("job.wrap was called inside the training loop. Wrap every model before it begins.")
         check_pair(model, optimizer)
-        if isinstance(model, nn.parallel.DistributedDataParallel):
-            model = model.module  # the job exchanges gradients itself; two exchanges would count them twice
         chosen = self._rule if rule is None else rule
         name = type(optimizer).__name__
         resolved = auto(name) if chosen == "auto" else as_rule(chosen)
         if (objection := suits(resolved, name)) is not None:
             warnings.warn(objection, UserWarning, stacklevel=2)
+        model = bare(model)
         trainee = Trainee(
             model,
             optimizer,
             rule=resolved,
             scaler=scaler,
-            schedule=None if scheduler is None else Schedule(scheduler, by=schedule),
+            schedule=None if scheduler is None else schedule_of(optimizer, scheduler, by=schedule),
             base_batch=self._pace.base,
             exact=self._statistics is not None and self._statistics.exact,
             half=None if self._statistics is None else self._statistics.half_of,
@@ -253,7 +258,15 @@ class Job(Figures):
         return self._stepping.step(closure, inputs, self._selected(optimizer), clip)
 
     def register(self, name: str, thing: Stateful) -> None:
-        """Put anything with ``state_dict`` and ``load_state_dict`` into the checkpoints: a model average, a sampler."""
+        """Put anything with ``state_dict`` and ``load_state_dict`` into the checkpoints: a model average, a sampler.
+
+        Before the loop, for where it begins what was saved is loaded.
+        """
+        if self._elasticity.joined:
+            raise LoopError(
+                f"job.register({name!r}) came after what was saved had been loaded, so it would begin anew. Call it "
+                f"before the loop over job.epochs, and before job.evaluation and job.save."
+            )
         if not isinstance(thing, Stateful):
             raise ConfigError(
                 f"job.register({name!r}) was given a {type(thing).__name__}; expected something with state_dict() and "
@@ -264,14 +277,13 @@ class Job(Figures):
         self._registered[name] = thing
 
     def save(self, name: str | None = None) -> None:
-        """Save a checkpoint now and wait for it; one with a ``name`` is kept for good. Every replica calls it."""
+        """Save a checkpoint now and wait for it; one with a ``name`` is kept for good. Every replica calls it.
 
-        def act() -> None:
-            self._ending.count_late()
-            self._keeper.save(name=name, wait=True)
-
+        Saved after the loop over the loader, an epoch counts as done: a run resumed from there begins the next one.
+        """
+        self._require_open("job.save")
         self._elasticity.join_early()
-        self._elasticity.together(act)
+        self._elasticity.together(lambda: self._save(name))
 
     def attempt(self) -> AbstractContextManager[None]:
         """Put around what is done with one batch, so that running out of memory is no end.
@@ -282,8 +294,8 @@ class Job(Figures):
                     job.step()
 
         The step is then given up on all replicas together, and its samples come again in micro-batches half as large;
-        the size that was too much is remembered. Raises as ever where a single sample is too much, or where memory
-        runs out in the update itself, which no smaller micro-batch would mend.
+        the size that was too much is avoided while the replica that ran out takes part. Raises as ever where a single
+        sample is too much, or where memory runs out in the update itself, which no smaller micro-batch would mend.
         """
         return self._stepping.attempt()
 
@@ -292,9 +304,17 @@ class Job(Figures):
         self._stepping.spoil("job.redo was called")
 
     def close(self) -> None:
-        """End the run: stop data workers, write what is left, leave the process group."""
+        """End the run: save what was not saved, stop data workers, leave the process group. No training after it.
+
+        Every replica calls it. While an exception is on its way, nothing is saved: a run that failed goes on from its
+        last save.
+        """
         for trainee in self._trainees:
             trainee.drain()
+            trainee.give_back()
+        if not self._closed:
+            end_early(self)
+        self._closed = True
         if self._loader is not None:
             self._loader.close()
         self._keeper.close()
@@ -332,7 +352,12 @@ class Job(Figures):
     def _emit(self, event: Event) -> None:
         self._announcer.emit(event)
 
+    def _save(self, name: str | None = None) -> None:
+        self._ending.count_late()
+        self._keeper.save(name=name, wait=True, done=self._stepping.through or self._ending.done)
+
     def _begin_step(self) -> StepInProgress | None:
+        self._require_open("the training loader")
         return self._stepping.begin(self._ledger)
 
     def _end_step(self, step: StepInProgress) -> None:
@@ -346,7 +371,15 @@ class Job(Figures):
         """Whether weights move at this step: always, but in a rehearsal."""
         return self._rehearsal is None or self._rehearsal.trains(step)
 
+    def _require_open(self, wanted: str) -> None:
+        if self._closed:
+            raise LoopError(
+                f"{wanted}: the job was closed, so nothing would be logged or saved. Do it before job.close() (or in "
+                "`with swell.Job(...) as job:`), or make another job on the same run folder, which goes on from there."
+            )
+
     def _enter_loop(self) -> None:
+        self._require_open("the training loader")
         self._selected(None)
         self._elasticity.join()
         if self._stepping.through:

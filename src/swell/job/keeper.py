@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 import warnings
 import zlib
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+import swell
 from swell.checkpoint.cadence import Cadence, Mark
 from swell.checkpoint.rng import capture_rng, restore_rng
 from swell.checkpoint.saver import AsyncSaver, SaveReport
@@ -39,27 +42,42 @@ class Keeper:
             self._saver = AsyncSaver(self._store, on_saved=self._saved, on_warning=self._warn)
         self._last = self._mark()
 
-    def due(self) -> bool:
-        """Whether this replica would save after the step under way; one replica's word is enough."""
-        return self._saver is not None and self._cadence.due(self._mark(), last=self._last)
+    def due(self, samples: int) -> bool:
+        """Whether this replica would save once the step under way, of so many samples, is committed.
 
-    def save(self, *, name: str | None = None, wait: bool = False) -> None:
+        One replica's word is enough. While a save is being written no other one is due.
+        """
+        self.poll()
+        if self._saver is None or self._saver.busy:
+            return False
+        now = self._mark()
+        then = Mark(time_s=now.time_s, samples=now.samples + samples, step=now.step + 1)
+        return self._cadence.due(then, last=self._last)
+
+    @property
+    def behind(self) -> bool:
+        """Whether steps were committed since the last save, as far as this replica knows."""
+        return self._saver is not None and self._job.steps > self._last.step
+
+    def save(self, *, name: str | None = None, wait: bool = False, done: bool = False) -> None:
         """Save the state as of the last commit; every replica calls it, the first one writes.
 
+        ``done`` says that the body of the epoch at hand is through, so that whoever resumes begins the next one.
         With ``wait`` it returns on every replica when the checkpoint is on the disk and raises if it cannot be written;
         otherwise a save that is still being written puts this one off. ``WorldError`` where a replica is lost in it.
         """
         if self._saver is not None:
             job = self._job
             state = {**whole.capture(job), "rng": self._everybodys_rng()}
+            state["ending"]["done"] = done
             about: dict[str, Any] = {"samples": job.samples, "step": job.steps, "name": name}
             if self._shards is None:
                 about["world_size"] = job.replicas
             writes = job.is_main or self._shards is not None
             if writes and wait:
                 self._saver.save(state, **about)
-            elif writes:
-                self._saver.save_async(state, **about)
+            elif writes and not self._saver.save_async(state, **about) and self._shards is not None:
+                return  # put off by a replica that is still writing, as all of them know
             if wait:
                 job.collective.barrier()
         self._last = self._mark()
@@ -105,7 +123,7 @@ class Keeper:
         whole.restore(job, saved)
         if others:
             message = f"the run in {job.run_dir} was begun with other settings: {' '.join(others)}"
-            warnings.warn(f"{message} To begin anew, start in another run folder.", stacklevel=2)
+            warnings.warn(f"{message} To begin anew, start in another run folder.", stacklevel=_users_level())
             self._warn(message)
         job._pace.max_micro = None  # what fitted into the memory of other machines, perhaps
         self.restore_rng(rngs)
@@ -158,3 +176,12 @@ class Keeper:
 
     def _warn(self, message: str) -> None:
         self._job._emit(Warned(time=time.time(), message=message))
+
+
+def _users_level() -> int:
+    """The ``stacklevel`` at which the caller's warning points at the script: of the first frame that is not ours."""
+    own = os.path.dirname(swell.__file__) + os.sep
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(own):
+        frame, level = frame.f_back, level + 1
+    return level

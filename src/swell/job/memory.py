@@ -7,6 +7,7 @@ import math
 import torch
 
 SPARE = 0.1  # of the device's memory, left for what fragments and for what grows
+CLOSE = 1.25  # a size that fits and one that does not, so close to one another, are not worth another trial
 SETTLED = 2  # steps at a size before its memory is looked at: the first may compile, or make the optimizer's state
 
 
@@ -16,6 +17,7 @@ class Memory:
     def __init__(self, device: torch.device, *, foresee: bool) -> None:
         self._device = device
         self._foresee = foresee and device.type == "cuda"
+        self._too_much = math.inf  # the smallest size that did not fit
         self._ran_out = math.inf  # the largest size that is left after memory ran out
         self._expected = math.inf  # by what the largest size so far took
         self._largest, self._steps = 0, 0
@@ -28,7 +30,9 @@ class Memory:
 
     def ran_out(self, size: int) -> None:
         """A micro-batch of so many samples did not fit."""
+        self._too_much = min(self._too_much, size)
         self._ran_out = min(self._ran_out, max(self._largest if self._largest < size else 1, size // 2))
+        self._largest, self._steps = min(self._largest, int(self._ran_out)), 0
         self._crowded = True
 
     def tidy(self) -> None:
@@ -43,8 +47,10 @@ class Memory:
             return
         self._steps = self._steps + 1 if size == self._largest else 1
         self._largest = size
-        if self._foresee and self._steps == SETTLED:
-            self._expected = self._by_peak(size)
+        if self._steps == SETTLED:
+            self._expected = self._by_peak(size) if self._foresee else math.inf
+            if size >= self._ran_out and self._too_much > CLOSE * size:
+                self._ran_out = (size + int(self._too_much)) // 2  # the largest that fits lies between
 
     def _by_peak(self, size: int) -> float:
         """How many samples would fit if all that came and went in the step grew with them."""

@@ -15,7 +15,7 @@ from swell.core.protocols import Policy
 from swell.core.types import Layout, NoiseEstimate, Observation, Plan, StepTimes
 from swell.errors import ConfigError, PlanError
 from swell.policies import Fixed
-from swell.policies.decision import checked_batch, chosen_layout
+from swell.policies.decision import checked_batch, chosen_layout, lays_out
 
 MOST_REPLICAS = 4096  # that are listed where a batch could feed more
 
@@ -38,6 +38,9 @@ class Pace:
         self.base = policy.base
         # Without bounds: the batch the user tuned fits one device; more is for the user to say.
         self._low, self._high = (None, self.base) if micro is None else _bounds(micro)
+        if lays_out(policy):
+            _check_layouts(policy, low=self._low, constant=constant_micro)
+        self._told_high = None if micro is None else self._high  # a bound for policies that choose the micro-batch too
         self._constant, self._capacity = constant_micro, capacity
         self._exact = type(policy) is Fixed and policy.tolerance == 0
         self.even = False  # whether replicas compute hand in hand, so that all need as many micro-batches
@@ -71,7 +74,7 @@ class Pace:
             feasible=self._fits(self.batch, replicas),
             capacity=self._capacity or (),
             micro_batch=self._micro_seen,
-            max_micro=self.max_micro,
+            max_micro=_least(self.max_micro, self._told_high),
             profile=self.profile.summaries(),
             **place,
         )
@@ -86,11 +89,20 @@ class Pace:
         self._layout = chosen_layout(self.policy, seen)
         return checked_batch(self.policy, seen) if self._layout is None else self._layout.global_batch
 
+    @property
+    def micro(self) -> int | None:
+        """The micro-batch that the policy chose, where it does."""
+        return None if self._layout is None else self._layout.micro_batch
+
+    def differs(self, batch: int, seen: Observation) -> bool:
+        """Whether the step that was chosen by what was ``seen`` is laid out otherwise than the one before."""
+        other_micro = self.micro is not None and seen.micro_batch not in (None, self.micro)
+        return batch != self.batch or other_micro
+
     def lay_out(self, batch: int, count: int, *, replicas: int, split: bool) -> Plan:
         """The plan of a step of ``count`` samples at a global batch of ``batch``; the last of an epoch may be short."""
-        high = self._layout.micro_batch if self._layout is not None else self._high
-        if self.max_micro is not None:
-            high = self.max_micro if high is None else min(high, self.max_micro)
+        high = self._high if self._layout is None else _least(self._layout.micro_batch, self._told_high)
+        high = _least(high, self.max_micro)
         asked = (batch, count, replicas, split, high)
         if asked != self._asked:  # mostly as for the step before
             self._planned, self._asked = self._lay_out(batch, count, replicas, split, high), asked
@@ -138,21 +150,26 @@ class Pace:
         """On how many replicas a step can be laid out; None where that depends on what the policy is yet to choose."""
         if self._capacity is not None:
             return [len(self._capacity)]
-        sized = self.policy
-        while not hasattr(sized, "layout") and hasattr(sized, "policy"):
-            sized = sized.policy  # type: ignore[attr-defined]
-        bounds = {"max_micro": self._high, "min_micro": self._low, "constant_micro": self._constant}
-        if hasattr(sized, "layout") and isinstance(getattr(sized, "max", None), int):
-            micro = getattr(sized, "micro", None)
-            low, high = micro if isinstance(micro, tuple) else (None, None)
-            bounds.update(min_micro=low, max_micro=high)
-            lowest, highest = self.base, int(sized.max)  # type: ignore[attr-defined]
-        elif self._exact:
-            lowest = highest = int(self.policy.size)  # type: ignore[attr-defined]
-        else:
+        bounded = _bounded(self.policy)
+        if bounded is not None and bounded.max is not None:
+            among = range(1, min(bounded.max, MOST_REPLICAS) + 1)
+            return [world.replicas for world in bounded.worlds(among) if world.batches is not None]
+        if not self._exact:
             return None
-        among = range(1, min(highest, MOST_REPLICAS) + 1)
-        return feasible_replicas(lowest, among=among, max_batch=highest, **bounds)
+        batch = int(self.policy.size)  # type: ignore[attr-defined]
+        bounds = {"max_micro": self._high, "min_micro": self._low, "constant_micro": self._constant}
+        return feasible_replicas(batch, among=range(1, min(batch, MOST_REPLICAS) + 1), **bounds)
+
+    @property
+    def bounds(self) -> str:
+        """What rules other numbers of replicas out, as a user gave it."""
+        if self._capacity is not None:
+            return f"capacity={self._capacity}"
+        bounded = _bounded(self.policy)
+        if bounded is not None:
+            return f"max={bounded.max}, micro={bounded.micro!r}"
+        given = f"batch={getattr(self.policy, 'size', self.batch)}"
+        return given if self._low is None and not self._constant else f"{given}, micro={(self._low, self._high)}"
 
     def enter_world(self) -> None:
         """Members and newcomers begin alike: told that the world has changed, and without a step yet to be timed."""
@@ -215,6 +232,27 @@ class Pace:
         self._micro_seen, self.max_micro = state["micro_seen"], state["max_micro"]
         self.profile.load_state_dict(state["profile"])
         self._layout = None if state["layout"] is None else Layout(**state["layout"])
+
+
+def _bounded(policy: Any) -> Any:
+    """The policy, or one within it, that knows its bounds in every world (``worlds``); None where none does."""
+    while not hasattr(policy, "worlds") and hasattr(policy, "policy"):
+        policy = policy.policy
+    return policy if hasattr(policy, "worlds") else None
+
+
+def _least(*bounds: int | None) -> int | None:
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def _check_layouts(policy: Policy, *, low: int | None, constant: bool) -> None:
+    """A policy that chooses the micro-batch keeps the bounds that it was made with."""
+    given = "constant_micro=True" if constant else f"a smallest micro-batch of {low}"
+    if constant or low is not None:
+        raise ConfigError(
+            f"swell.Job was given {given} with {policy!r}, which chooses the micro-batch itself. Give the bounds to "
+            "the policy: micro=(16, 256) for a smallest and a largest, micro=64 for one size that never changes."
+        )
 
 
 def _bounds(micro: Any) -> tuple[int | None, int | None]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from swell.core.counts import whole_number
-from swell.errors import ConfigError
+from swell.errors import ConfigError, LoopError
 
 if TYPE_CHECKING:
     from swell.job.job import Job
@@ -35,11 +36,10 @@ class Passes:
 
     def epochs(self, count: int) -> Iterator[int]:
         """Each epoch below ``count`` that is not done yet."""
+        self._job._require_open("job.epochs")
         self._epochs = whole_number(count, name="epochs")
         ledger = self._job._ledger
-        self._job._stepping.expect(self.total_samples)
-        self._job._elasticity.join()
-        self._job._announcer.run_started()
+        self._begin()
         while ledger.epoch < self._epochs and not self._job._stepping.finished:
             self._job._announcer.epoch_started(epochs=self._epochs)
             epoch = ledger.epoch
@@ -49,10 +49,12 @@ class Passes:
 
     def until(self, *, steps: float | None, epochs: float | None) -> Iterator[int]:
         """One epoch after another until the progress is there."""
+        self._job._require_open("job.until")
         given = steps if steps is not None else epochs
-        if (steps is None) == (epochs is None) or given is None or not given > 0:
+        number = isinstance(given, Real) and not isinstance(given, bool)
+        if (steps is None) == (epochs is None) or given is None or not number or not given > 0:
             raise ConfigError(
-                f"job.until(steps={steps}, epochs={epochs}): expected one of them, above 0. For example "
+                f"job.until(steps={steps!r}, epochs={epochs!r}): expected one of them, above 0. For example "
                 f"job.until(steps=10_000)."
             )
         ledger, size = self._job._ledger, self._job._training.epoch_size
@@ -62,15 +64,29 @@ class Passes:
                 "Give it in base steps: job.until(steps=...)."
             )
         self.target = given if steps is not None else given * (size or 0) / self._job._pace.base
-        self._job._stepping.expect(self.total_samples)
-        self._job._elasticity.join()
-        self._job._announcer.run_started()
+        self._begin()
         while not self.reached and not self._job._stepping.finished:
             self._job._announcer.epoch_started(epochs=None)
-            epoch = ledger.epoch
+            epoch, entered = ledger.epoch, self._job._stepping.entered
             yield epoch
+            if self._job._stepping.entered == entered and ledger.epoch == epoch:
+                raise LoopError(
+                    "a turn of job.until did not go through the training loader, so nothing was learnt and it would go "
+                    "on for ever. Put `for batch in loader:` inside it, with the loader that job.loader returned."
+                )
             self._end_epoch(epoch)
         self._finish()
+
+    def _begin(self) -> None:
+        """Go on from where the run stands; an epoch whose body was through when it was saved is ended first."""
+        job = self._job
+        job._stepping.expect(self.total_samples)
+        job._elasticity.join()
+        job._announcer.run_started()
+        if job._ending.done:
+            for trainee in job._trainees:  # stepped in an earlier process; schedulers warn where they see no step
+                trainee.optimizer._opt_called = True  # type: ignore[attr-defined]
+            job._ending.end_epoch(job._ledger, complete=True)
 
     def _end_epoch(self, epoch: int) -> None:
         ledger = self._job._ledger

@@ -20,6 +20,7 @@ def capture(job: Job) -> dict[str, Any]:
         trainee.drain()
     return {
         "ledger": job._ledger.state_dict(),
+        "stream": job._training.state_dict(),
         "pace": job._pace.state_dict(),
         "ending": job._ending.state_dict(),
         "metrics": job.metrics.state_dict(),
@@ -36,6 +37,7 @@ def restore(job: Job, state: Mapping[str, Any]) -> None:
             f"job.wrap for the same models and optimizers as the run that saved it, or start in another run folder."
         )
     job._ledger.load_state_dict(state["ledger"])
+    job._training.load_state_dict(state.get("stream", {}))
     job._pace.load_state_dict(state["pace"])
     job._ending.load_state_dict(state["ending"])
     job.metrics.load_state_dict(state["metrics"])

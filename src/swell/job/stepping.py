@@ -14,15 +14,16 @@ from swell.core.moment_average import window_of
 from swell.core.protocols import FinitePolicy
 from swell.core.types import Observation
 from swell.errors import DataError, LoopError, WorldError
-from swell.job.checks import check_loss
+from swell.job.checks import check_gradients, check_loss
 from swell.job.ending import Ending
 from swell.job.memory import Memory, is_out_of_memory
 from swell.job.statistics import Statistics
 from swell.job.trainee import Clip, Trainee
 from swell.job.update import Outcome, Position, Updater
+from swell.job.vote import why_failed
 from swell.loop.step import StepInProgress
 from swell.policies import is_finished
-from swell.policies.decision import follows_noise, lays_out
+from swell.policies.decision import follows_noise, lays_out, require_noise
 
 if TYPE_CHECKING:
     from swell.job.job import Job
@@ -40,12 +41,14 @@ class Stepping:
         self._ending = ending
         self._finite = isinstance(job._pace.policy, FinitePolicy)  # asked once: the check is slow for every step
         self._awaits_noise = follows_noise(job._pace.policy)
+        require_noise(job._pace.policy, measured=statistics is not None)
         self._memory = Memory(job.device, foresee=lays_out(job._pace.policy))
         self._updating = False
         self._current: StepInProgress | None = None
         self._batch = 0  # what the policy chose for the step under way, whole even where the epoch's end cuts it
         self._seen: Observation | None = None  # what the policy saw last
         self._looping = False
+        self.entered = 0  # how often the user began to iterate the loader
         self._epoch = 0  # of the pass that is being iterated
         self.finished = False  # whether the policy says that the run is over
         self.complete = False  # whether the epoch's last sample was committed
@@ -76,11 +79,12 @@ class Stepping:
                 "take turns with one set of samples."
             )
         self._looping, self.complete = True, False
+        self.entered += 1
         self._epoch = self._job._ledger.epoch
         self._ending.rollback.look(self._job._trainees)
 
     def leave(self) -> None:
-        """The user left the loader, at its end or before; a step under way is forgotten."""
+        """The user left the loader, at its end or before, or closed the job; a step under way is forgotten."""
         self._looping = False
         if self._current is not None and not self._current.ended:
             self._ending.rollback.undo()
@@ -147,6 +151,7 @@ class Stepping:
             epoch_samples=ledger.cursor,
             epoch_size=job._training.epoch_size,
             total_samples=job._passes.total_samples,
+            total_progress=job._passes.target,
         )
 
     def _lay_out(self, batch: int, count: int) -> dict[str, Any]:
@@ -160,7 +165,8 @@ class Stepping:
         awaited = self._awaits_noise and (noise is None or not noise.sure)
         if plan.num_micro_batches > 1:
             return {"plan": plan, "measured": settings.measures(*place, awaited=awaited)}
-        split = count > 1 and settings.splits(*place, awaited=awaited)
+        # What is left at an epoch's end may be too few to be cut: batch norm refuses a single sample.
+        split = count == batch and count > 1 and settings.splits(*place, awaited=awaited)
         plan = pace.lay_out(batch, count, replicas=job.replicas, split=split)
         return {"plan": plan, "measured": split, "split": split}
 
@@ -235,6 +241,7 @@ class Stepping:
                     trainee.clear()
                     updated = True
                 else:
+                    check_gradients(step, self._job._trainees)
                     updated = self._update(step, trainee, clip) or updated
         return updated
 
@@ -259,7 +266,7 @@ class Stepping:
             if not is_out_of_memory(error) or self._updating or size <= 1:
                 raise
             self._memory.ran_out(size)
-            step.spoiled = f"memory ran out at a micro-batch of {size} samples"
+            step.spoiled, step.ran_out = f"memory ran out at a micro-batch of {size} samples", size
             self._ending.forget()
 
     def _update(self, step: StepInProgress, trainee: Trainee, clip: Clip | None) -> bool:
@@ -277,14 +284,14 @@ class Stepping:
         job, number = self._job, self._number(trainee)
         ledger = job._ledger
         votes = self._updater.vote(
-            job.collective, step, trainee, number, self._flags(), self._ending.last_s, self._memory.limit, clip
+            job.collective, step, trainee, number, self._flags(step), self._ending.last_s, self._memory.limit, clip
         )
         if not step.mine:  # this replica had no sample, but clips the sum as the others do
             clip = trainee.clip_as(max(votes, key=lambda vote: abs(vote.clip)).clip)
         trainee.last_clip = clip
         job._pace.agree_on_memory(vote.fits for vote in votes)
         if any(vote.failed for vote in votes):
-            self._ending.abandon(step, "a replica could not compute its share", redone=True)
+            self._ending.abandon(step, why_failed(votes), redone=True, for_memory=any(vote.ran_out for vote in votes))
             return False
         position = Position(
             scale=step.plan.global_batch / job._pace.base,
@@ -350,18 +357,19 @@ class Stepping:
                 self._ending.recover(step, error)
 
     def _give_up_together(self, step: StepInProgress) -> None:
-        reason = step.spoiled or "unknown"
         try:
-            votes = self._updater.vote(self._job.collective, step, None, 0, self._flags(), 0.0, self._memory.limit)
+            votes = self._updater.vote(self._job.collective, step, None, 0, self._flags(step), 0.0, self._memory.limit)
             self._job._pace.agree_on_memory(vote.fits for vote in votes)
         except WorldError as error:
             self._ending.recover(step, error)
         else:
-            self._ending.abandon(step, reason, redone=True)
+            reason = step.spoiled if step.spoiled and not step.ran_out else why_failed(votes)
+            self._ending.abandon(step, reason, redone=True, for_memory=any(vote.ran_out for vote in votes))
 
-    def _flags(self) -> tuple[bool, bool, bool]:
+    def _flags(self, step: StepInProgress) -> tuple[bool, bool, bool]:
         job = self._job
-        return job._elasticity.notice() is not None, job._world.pending(), job._keeper.due()
+        noticed, pending = job._elasticity.notice() is not None, job._world.pending()
+        return noticed, pending, job._keeper.due(step.plan.global_batch)
 
     def spoil(self, reason: str) -> None:
         """Mark the step under way as not to be finished."""

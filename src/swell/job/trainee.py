@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +78,8 @@ class Trainee:
         self.last_clip: Clip | None = None
         self.tells_loss = True  # whether the loop hands over its losses, for the log
         self._loss: Tensor | None = None
-        self._samples_measured = 0
+        self.steps_now = False  # whether it is the job that steps the optimizer
+        self.guard: Any | None = None  # the hook that keeps others from stepping it
 
     @property
     def sharded(self) -> bool:
@@ -240,7 +242,7 @@ class Trainee:
         if clip is not None:
             parameters = [p for p in self.accumulator.parameters if p.grad is not None]
             clip(parameters) if callable(clip) else nn.utils.clip_grad_norm_(parameters, clip)
-        with scaled(self.optimizer, factors, self.clock):
+        with scaled(self.optimizer, factors, self.clock), self._by_the_job():
             if self.scaler is None or not self.scaler.is_enabled():
                 self.optimizer.step(closure)  # type: ignore[arg-type]
                 self.accumulator.metric.stepped()
@@ -252,6 +254,14 @@ class Trainee:
                 self.accumulator.metric.stepped()
             return self._watch.stepped
 
+    @contextmanager
+    def _by_the_job(self) -> Iterator[None]:
+        self.steps_now = True
+        try:
+            yield
+        finally:
+            self.steps_now = False
+
     def clip_as(self, said: float) -> Clip | None:
         """What other replicas clip by, for one whose loop had nothing to do in this step."""
         if said >= 0:
@@ -262,6 +272,11 @@ class Trainee:
             "this replica has no sample in its first step, and cannot know the function that the others clip gradients "
             "with. Pass a number as clip=, or use fewer replicas than the data set has samples."
         )
+
+    def give_back(self) -> None:
+        """The job is over: the optimizer is the user's again."""
+        if self.guard is not None:
+            self.guard.remove()
 
     def clear(self) -> None:
         """Forget the step's gradients and loss."""

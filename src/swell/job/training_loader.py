@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -135,6 +135,15 @@ class TrainingLoader:
             tail = self._job._tail_plan(length - position)
             for micro in tail.shares[rank]:
                 yield Span(self.ledger.epoch, position + micro.offset, position + micro.offset + micro.size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a stream that all replicas read keeps of its own; empty for anything else, which needs none."""
+        return self._source.state_dict() if isinstance(self._source, Stream) else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the stream go on from there."""
+        if state and isinstance(self._source, Stream):
+            self._source.load_state_dict(state)
 
     def close(self) -> None:
         """Stop the data-loading workers."""

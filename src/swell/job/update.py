@@ -72,6 +72,7 @@ class Updater:
             start=step.start,
             batch=step.plan.global_batch,
             failed=step.spoiled is not None,
+            ran_out=step.ran_out,
             irregular=irregular,
             weight=step.weight_sum,
             weighted=weighted,

@@ -18,6 +18,7 @@ class Vote:
     start: float
     batch: float
     failed: float  # 1 if this replica could not compute its share
+    ran_out: float  # the micro-batch at which its memory ran out in this step; 0 where it did not
     irregular: float  # 1 if some gradient is missing or sparse here
     weight: float  # sum of explicit weights, or 0
     weighted: float  # 1 if explicit weights were given, -1 if this replica had no micro-batch
@@ -55,6 +56,18 @@ def hold(collective: Collective, vote: Vote) -> list[Vote]:
     given = [v.weighted for v in votes if v.weighted >= 0]
     _agree("whether job.backward gets a weight", given, "Pass weight= on every replica, or on none.")
     return votes
+
+
+def why_failed(votes: Sequence[Vote]) -> str:
+    """Which replicas could not compute their share, and at which micro-batch memory ran out where that was it."""
+    said = []
+    for size in sorted({vote.ran_out for vote in votes if vote.failed}, reverse=True):
+        ranks = [rank for rank, vote in enumerate(votes) if vote.failed and vote.ran_out == size]
+        who = f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(map(str, ranks))}"
+        where = f" on {who}" if len(votes) > 1 else ""
+        ran_out = f"memory ran out at a micro-batch of {size:g} samples{where}"
+        said.append(ran_out if size else f"{who} could not compute {'their shares' if len(ranks) > 1 else 'its share'}")
+    return ", ".join(said)
 
 
 def meet(collective: Collective) -> None:

@@ -9,6 +9,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from swell.errors import ConfigError, LoopError
 
 MODES = ("progress", "epoch", "manual")
+NEEDED = ("step", "state_dict", "load_state_dict")
 
 
 class Schedule:
@@ -74,3 +75,24 @@ class Schedule:
         """Go on from a saved state."""
         self.scheduler.load_state_dict(state["scheduler"])
         self._steps, self._place = int(state["steps"]), None
+
+
+def schedule_of(optimizer: Any, scheduler: Any, *, by: str) -> Schedule:
+    """The schedule of an optimizer; refuses what is no scheduler, or was made for another optimizer.
+
+    Of a scheduler that does not tell whom it was made for, nothing is known.
+    """
+    is_class = isinstance(scheduler, type)
+    if is_class or not all(callable(getattr(scheduler, name, None)) for name in NEEDED):
+        given = f"the class {scheduler.__name__}" if is_class else f"a {type(scheduler).__name__}"
+        raise ConfigError(
+            f"job.wrap was given {given} as the scheduler; expected an object with step(), state_dict() and "
+            f"load_state_dict(). Make one first, such as torch.optim.lr_scheduler.StepLR(optimizer, step_size=30)."
+        )
+    its = getattr(getattr(scheduler, "optimizer", None), "param_groups", None)
+    if its is not None and {id(group) for group in its}.isdisjoint(map(id, optimizer.param_groups)):
+        raise ConfigError(
+            f"the {type(scheduler).__name__} given to job.wrap was made for another optimizer than the "
+            f"{type(optimizer).__name__} beside it, whose learning rate would never change. Make it for that one."
+        )
+    return Schedule(scheduler, by=by)

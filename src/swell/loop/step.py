@@ -30,6 +30,7 @@ class StepInProgress:
     stepped: set[int] = field(default_factory=set)  # trainees that updated their weights in this step
     closures: dict[int, list[tuple[int, Callable[..., Any], tuple[Any, ...]]]] = field(default_factory=dict)
     spoiled: str | None = None  # why the step cannot be finished
+    ran_out: int = 0  # the micro-batch at which memory ran out here, in samples; 0 where it did not
     ended: bool = False
 
     @property

@@ -75,7 +75,7 @@ class Hysteresis:
     change: float = 0.1
 
     def __post_init__(self) -> None:
-        assign(self, policy=require_policy(self.policy), change=number(self.change, "change", least=0))
+        assign(self, policy=require_policy(self.policy), change=number(self.change, "change", least=0, example=0.2))
 
     @property
     def base(self) -> int:

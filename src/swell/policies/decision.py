@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from swell.core.goodput import speedup
+from swell.core.goodput import Outlook, outlook
 from swell.core.protocols import FinitePolicy, Policy
 from swell.core.throughput import fit
 from swell.core.types import Layout, Observation
@@ -56,20 +56,29 @@ def follows_noise(policy: Policy) -> bool:
     return bool(getattr(policy, "follows_noise", False)) or (inner is not None and follows_noise(inner))
 
 
-def predicted_speedup(policy: Policy, seen: Observation, replicas: Iterable[int]) -> dict[int, float]:
+def require_noise(policy: Policy, *, measured: bool) -> None:
+    """Refuse a run that measures no gradient noise where its policy waits for it, and would for ever."""
+    if not measured and follows_noise(policy):
+        raise ConfigError(
+            f"statistics=False measures no gradient noise, and batch={policy!r} waits for it: the batch would never "
+            "change. Leave statistics out, or choose a policy that does not follow the noise."
+        )
+
+
+def predicted_outlook(policy: Policy, seen: Observation, replicas: Iterable[int]) -> dict[int, Outlook]:
     """Progress a second on other numbers of replicas, relative to now, by the policy or by one that it wraps.
 
     Where none of them weighs it, samples a second at the batch that stands. Empty while no step was measured.
     """
-    if hasattr(policy, "speedup"):
-        return policy.speedup(seen, replicas)  # pyright: ignore[reportAttributeAccessIssue]
+    if hasattr(policy, "outlook"):
+        return policy.outlook(seen, replicas)  # pyright: ignore[reportAttributeAccessIssue]
     inner = getattr(policy, "policy", None)
     if inner is not None:
-        return predicted_speedup(inner, seen, replicas)
+        return predicted_outlook(inner, seen, replicas)
     if not seen.profile:
         return {}
-    now, batch = (seen.replicas, seen.nodes), seen.batch
-    return speedup(fit(seen.profile), replicas=replicas, now=now, base=batch, max_batch=batch, noise_scale=math.inf)
+    now, batch, law = (seen.replicas, seen.nodes), seen.batch, fit(seen.profile)
+    return outlook(law, replicas=replicas, now=now, base=batch, max_batch=lambda _: batch, noise_scale=math.inf)
 
 
 def is_finished(policy: Policy, seen: Observation) -> bool:

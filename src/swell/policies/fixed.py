@@ -36,7 +36,7 @@ class Fixed:
             self,
             size=size,
             base=samples(size if base is None else base, "base"),
-            tolerance=number(tolerance, "tolerance", least=0),
+            tolerance=number(tolerance, "tolerance", least=0, example=0.05),
             micro=samples(micro, "micro"),
         )
         if self.tolerance >= 1:

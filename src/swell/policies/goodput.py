@@ -10,13 +10,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from swell.core.feasibility import MicroBounds, batch_at_least, batch_at_most, batch_bounds
-from swell.core.goodput import Candidates, best, candidates, goodput, layouts, speedup
+from swell.core.feasibility import MicroBounds, batch_at_least, batch_at_most
+from swell.core.goodput import Candidates, Outlook, best, candidates, goodput, layouts, outlook
 from swell.core.moments import efficiency
 from swell.core.throughput import Fit, Prediction, fit
 from swell.core.types import Decision, Layout, Observation, StepSummary
+from swell.core.world_bounds import WorldBounds, batches_on, largest_batch, world_bounds
 from swell.errors import ConfigError
-from swell.policies.arguments import as_whole, assign, number, samples
+from swell.policies.arguments import as_whole, assign, flag, number, samples
 from swell.policies.goodput_reasons import Choice, decision
 from swell.policies.goodput_trials import (
     SETTLED,
@@ -50,7 +51,8 @@ class Goodput:
     ``base`` is the batch the learning rate was tuned for, ``max`` a hard limit, as are an epoch's samples. ``micro``
     says what one replica may hold at once: ``"auto"`` tries larger ones step by step, up to where memory runs out;
     ``(low, high)`` keeps to these bounds; a number keeps to that one size (compiled models, batch norm); None sets no
-    bound.
+    bound. Without ``max`` such sizes bound the batch by themselves: ``high`` samples a replica, or ``base`` where that
+    is more. ``worlds`` says what the bounds allow on how many replicas.
 
     It acts on a noise scale that is sure of itself (``NoiseEstimate.sure``); until then the batch only grows, by what
     the noise scale is at least, and trials are taken back. A change must promise ``hysteresis`` more goodput (half of
@@ -73,7 +75,7 @@ class Goodput:
     follows_noise: ClassVar[bool] = True
     base: int
     _: KW_ONLY
-    max: int
+    max: int | None = None
     micro: tuple[int, int] | int | Literal["auto"] | None = "auto"
     hysteresis: float = 0.03
     dwell: int | None = None
@@ -83,21 +85,50 @@ class Goodput:
     monotone: bool = False
 
     def __post_init__(self) -> None:
-        assign(self, base=samples(self.base, "base"), max=samples(self.max, "max"), micro=_micro(self.micro))
-        assign(self, hysteresis=number(self.hysteresis, "hysteresis", least=0))
-        assign(self, explore=number(self.explore, "explore", least=0))
-        assign(self, slack=number(self.slack, "slack", least=0))
+        assign(self, base=samples(self.base, "base"), micro=_micro(self.micro))
+        if self.max is not None:
+            assign(self, max=samples(self.max, "max", example=16 * self.base))
+        assign(self, hysteresis=number(self.hysteresis, "hysteresis", least=0, example=0.03))
+        assign(self, explore=number(self.explore, "explore", least=0, example=0.05))
+        assign(self, slack=number(self.slack, "slack", least=0, example=0.08))
+        assign(self, shrink=flag(self.shrink, "shrink"), monotone=flag(self.monotone, "monotone"))
         if self.dwell is not None:
             assign(self, dwell=samples(self.dwell, "dwell", least=0))
-        if self.base > self.max:
-            raise ConfigError(
-                f"max is {self.max}, below base = {self.base}; expected bounds that do not cross. "
-                f"Raise max to {self.base} or more."
-            )
+        self._require_bounds()
         if self.explore > 1:
             raise ConfigError(f"explore is {self.explore}; expected a part of the run, 0 to 1. Give 0.05 for 5 %.")
         if self.slack >= 1:
             raise ConfigError(f"slack is {self.slack}; expected a part of the goodput, 0 to 1. Give 0.05 for 5 %.")
+
+    def _require_bounds(self) -> None:
+        """There is a bound, and some batch within the bounds on some number of replicas."""
+        if self.max is None and self._local is None:
+            raise ConfigError(
+                f"max is not given and micro={self.micro!r} bounds nothing; expected a limit to the batch. Give the "
+                f"largest global batch, for example max={16 * self.base}, or bounds for one replica, micro=(16, 256)."
+            )
+        if self.max is not None and self.base > self.max:
+            raise ConfigError(
+                f"max is {self.max}, below base = {self.base}; expected bounds that do not cross. "
+                f"Raise max to {self.base} or more."
+            )
+        alone = self.worlds([1])[0]  # whatever fits on more replicas fits on one
+        if alone.batches is None:
+            raise ConfigError(
+                f"base={self.base}, max={self.max} and micro={self.micro} leave no batch in any world; expected one "
+                f"that some number of replicas can compute: {alone.reason}"
+            )
+
+    def worlds(self, among: Iterable[int]) -> list[WorldBounds]:
+        """For each number of replicas the smallest and the largest batch there, or which bounds rule it out.
+
+        >>> for world in Goodput(128, max=1000, micro=(100, 500)).worlds([4, 10, 11]):
+        ...     print(world.replicas, world.batches)
+        4 (400, 1000)
+        10 (1000, 1000)
+        11 None
+        """
+        return world_bounds(among, base=self.base, max_batch=self.max, micro=self._local, shrink=self.shrink)
 
     def batch(self, seen: Observation) -> int:
         return self._choose(seen).layout.global_batch
@@ -111,27 +142,32 @@ class Goodput:
         return decision(self._choose(seen), seen, base=self.base)
 
     def speedup(self, seen: Observation, replicas: Iterable[int]) -> dict[int, float]:
-        """Goodput on other numbers of replicas relative to now, each at its best; 0 where no batch fits.
+        """Goodput on other numbers of replicas relative to now, each at its best; 0 where no batch fits."""
+        return {count: there.speedup for count, there in self.outlook(seen, replicas).items()}
 
-        While the noise scale is not sure, the batch is taken to stay. Empty while no step was measured.
+    def outlook(self, seen: Observation, replicas: Iterable[int]) -> dict[int, Outlook]:
+        """The speedup on other numbers of replicas, with the error to expect of it.
+
+        While the noise scale is not sure, the batch is taken to stay where it can. Empty while no step was measured.
         """
         if not seen.profile:
             return {}
         noise_scale = None if seen.noise is None else seen.noise.trusted
-        return speedup(
+        micro, stays = self._micro_bounds(seen), noise_scale is None
+        return outlook(
             _fit(seen.profile),
             replicas=replicas,
             now=(seen.replicas, seen.nodes),
             base=self.base,
-            max_batch=self._most(seen) if noise_scale is not None else min(max(seen.batch, self.base), self.max),
+            max_batch=lambda count: self._held(seen.batch, count, micro) if stays else self._most(seen, count, micro),
             noise_scale=math.inf if noise_scale is None else noise_scale,
-            micro=self._micro_bounds(seen),
+            micro=micro,
             shrink=self.shrink,
         )
 
     def _choose(self, seen: Observation) -> Choice:
         micro = self._micro_bounds(seen)
-        held = self._held(seen, micro)
+        held = self._held(seen.batch, seen.replicas, micro)
         here = layouts(held, replicas=seen.replicas, micro=micro, capacity=seen.capacity)
         forced = seen.resized or held != seen.batch or (seen.micro_batch or 0) > micro[1]
         standing = _find(here, seen.micro_batch)
@@ -167,8 +203,8 @@ class Goodput:
         times = _times(seen.profile, seen.replicas, seen.nodes, options)
         value = goodput(options.global_batch, times.step_s, self.base, phi)
         hope = np.where(measured(seen, options), 0.0, np.minimum(times.error, _HOPE)) if trying else 0 * value
-        if seen.total_samples:  # what is learnt pays for the rest of the run only
-            hope = hope * max(0.0, 1 - seen.samples / seen.total_samples)
+        if seen.done is not None:  # what is learnt pays for the rest of the run only
+            hope = hope * (1 - seen.done)
         top, hoped = best(value), best(value * (1 + hope))
         highest = float(value[top])
         if value[hoped] * (1 + hope[hoped]) > highest * (1 + self.hysteresis / 4):
@@ -198,20 +234,19 @@ class Goodput:
         current = efficiency(stands.global_batch, base_batch=self.base, noise_scale=phi) * stands.global_batch / step_s
         needed = 0.0 if forced else self._needed(seen)
         found = found._replace(current_step_s=step_s, current_goodput=current, needed=needed)
-        assert found.goodput is not None and found.best_goodput is not None
+        assert found.goodput is not None
         better = found.goodput > current * (1 + needed)
         tried = found.goodput * (1 + found.hope) > current * (1 + needed)
-        # Within the slack what stands is left for a batch that is worth the change; beyond it, for anything better.
+        # Within the slack what stands is left for a batch so much larger that its fewer steps are worth the change.
         near = self.slack > 0 and found.goodput >= current * (1 - self.slack)
         fewer = near and found.layout.global_batch >= _FEWER * stands.global_batch
-        lost = current < found.best_goodput * (1 - self.slack) and found.goodput > current
-        if found.layout == stands or not (better or tried or fewer or (lost and self.slack > 0)):
+        if found.layout == stands or not (better or tried or fewer):
             return found._replace(layout=stands, promised=found.layout)
         return found if tried and not better else found._replace(hope=0.0)
 
     def _micro_bounds(self, seen: Observation) -> tuple[int, int]:
         """The smallest and largest micro-batch that may be used in this step."""
-        low, high = self.micro if isinstance(self.micro, tuple) else (1, self.max)
+        low, high = self._local or (1, self.max or self.base)
         fixed = low == high
         if seen.profile and not fixed:
             measured = max(point.micro_batch for point in seen.profile)
@@ -220,26 +255,33 @@ class Goodput:
             high = min(high, max(seen.max_micro, 1))
         return min(low, high), high
 
-    def _most(self, seen: Observation) -> int:
-        """The largest batch there may be: no step has more samples than an epoch."""
-        return max(self.base, seen.within_epoch(self.max))
+    @property
+    def _local(self) -> tuple[int, int] | None:
+        """The bounds on micro-batches that were given as sizes."""
+        return self.micro if isinstance(self.micro, tuple) else None
 
-    def _held(self, seen: Observation, micro: tuple[int, int]) -> int:
+    def _limit(self, replicas: int, micro: tuple[int, int]) -> int:
+        """The largest batch that the bounds allow: those given and, where memory holds less, those that are left."""
+        bounds = (self._local, micro)
+        return max(largest_batch(replicas, base=self.base, max_batch=self.max, micro=each) for each in bounds)
+
+    def _most(self, seen: Observation, replicas: int, micro: tuple[int, int]) -> int:
+        """The largest batch there may be: no step has more samples than an epoch."""
+        return max(self.base, seen.within_epoch(self._limit(replicas, micro)))
+
+    def _held(self, batch: int, replicas: int, micro: tuple[int, int]) -> int:
         """The batch that stands, or the nearest to it that fits this world."""
-        low, high = micro
-        first, last = batch_bounds(
-            seen.replicas, min_batch=1 if self.shrink else self.base, max_batch=self.max, min_micro=low, max_micro=high
-        )
-        wanted = min(max(seen.batch, first), last)
-        bounds = MicroBounds(low, high)
-        below = batch_at_most(wanted, seen.replicas, bounds)
-        return below if below is not None and below >= first else batch_at_least(wanted, seen.replicas, bounds)
+        limit = self._limit(replicas, micro)
+        first, last = batches_on(replicas, base=self.base, max_batch=limit, micro=micro, shrink=self.shrink)
+        wanted, bounds = min(max(batch, first), last), MicroBounds(*micro)
+        below = batch_at_most(wanted, replicas, bounds)
+        return below if below is not None and below >= first else batch_at_least(wanted, replicas, bounds)
 
     def _options(self, seen: Observation, micro: tuple[int, int], held: int, *, lowest: int | None) -> Candidates:
         return candidates(
             replicas=seen.replicas,
             base=self.base if lowest is None else lowest,
-            max_batch=max(held, self._most(seen)),
+            max_batch=max(held, self._most(seen, seen.replicas, micro)),
             micro=micro,
             shrink=self.shrink and lowest is None,
             capacity=seen.capacity,

@@ -85,20 +85,25 @@ def _weighed(choice: Choice, seen: Observation, base: int) -> list[str]:
             said.append(f"{_doubt(seen)}, and at its least no larger batch promises more.")
         return said
     if choice.step_s is None or choice.goodput is None:
-        return said
+        return said or [f"The bounds leave nothing to choose but {_words(choice.layout)}."]
     if choice.noise_scale is not None and choice.rule == "weigh":
         worth = efficiency(choice.layout.global_batch, base_batch=base, noise_scale=choice.noise_scale)
-        least = "" if choice.sure else "at least "
+        least = bound = "" if choice.sure else "at least "
+        if bound and choice.layout.global_batch < base:  # where more noise makes a sample worth less
+            bound = "at most "
         said.append(
             f"The noise scale is {least}{choice.noise_scale:,.0f} samples, so a sample in a batch of "
-            f"{choice.layout.global_batch} is worth {least}{worth:.0%} of one in the base batch of {base}."
+            f"{choice.layout.global_batch} is worth {bound}{worth:.0%} of one in the base batch of {base}."
         )
     rate = f"{choice.layout.global_batch / choice.step_s:,.0f} samples/s (± {choice.error:.0%})"
     said.append(f"With {_words(choice.layout)} a step takes {_seconds(choice.step_s)}, {rate}.")
     if choice.current_step_s is not None and choice.current_goodput:
         ratio = choice.goodput / choice.current_goodput
+        stands = f"a batch of {seen.batch}"
+        if seen.micro_batch is not None:
+            stands = _words(Layout(global_batch=seen.batch, micro_batch=seen.micro_batch))
         said.append(
-            f"That is {ratio:.2f} times the goodput of the step before, which took {_seconds(choice.current_step_s)}."
+            f"That is {ratio:.2f} times the goodput of {stands}, which now takes {_seconds(choice.current_step_s)}."
         )
         if choice.hope:
             said.append(f"It is tried because it may be up to {choice.hope:.0%} better than that.")

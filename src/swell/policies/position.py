@@ -28,9 +28,9 @@ def position(seen: Observation, unit: Unit, *, whole_epochs: bool = False) -> fl
                 "length. Use unit='samples', or a Schedule with whole epochs only."
             )
         return seen.epoch + min(1.0, seen.epoch_samples / max(1, seen.epoch_size))
-    if seen.total_samples is None:
+    if seen.done is None:
         raise ConfigError(
-            "unit='fraction' needs to know how long the run is, and this loop does not: it ends by progress, or its "
-            "data set has no length. Use unit='samples' or unit='epochs', or loop over job.epochs(n)."
+            "unit='fraction' needs to know how long the run is, and this loop does not: its data set has no length. "
+            "Use unit='samples' or unit='epochs', or loop over job.until(steps=n)."
         )
-    return min(1.0, seen.samples / max(1, seen.total_samples))
+    return seen.done

@@ -10,15 +10,25 @@ from swell.core.events import BatchChanged, Event
 from swell.core.protocols import Policy
 from swell.core.types import Moments, NoiseEstimate, Observation, StepSummary, StepTimes
 from swell.errors import ConfigError
-from swell.policies.decision import checked_batch
+from swell.policies.decision import checked_batch, chosen_layout
 
 
 class Replayed(NamedTuple):
-    """One decision of a run, and what the policy makes of the same observation now."""
+    """One decision of a run, and what the policy makes of the same observation now: batches, and micro-batches.
+
+    The latter are None where the policy does not choose them.
+    """
 
     step: int
     logged: int
     recomputed: int
+    logged_micro: int | None = None
+    recomputed_micro: int | None = None
+
+    @property
+    def same(self) -> bool:
+        """Whether the policy would decide as it did."""
+        return (self.logged, self.logged_micro) == (self.recomputed, self.recomputed_micro)
 
 
 def replay(policy: Policy, events: Iterable[Event]) -> list[Replayed]:
@@ -30,14 +40,19 @@ def replay(policy: Policy, events: Iterable[Event]) -> list[Replayed]:
     >>> from swell.policies import Fixed
     >>> seen = dict(step=3, samples=96, epoch=0, epoch_samples=96, epoch_size=None, total_samples=None, progress=3.0,
     ...             base_batch=32, batch=32, batch_since=0, replicas=2)
-    >>> replay(Fixed(64), [BatchChanged(time=0.0, step=3, before=32, after=64, policy="Fixed(64)", seen=seen)])
-    [Replayed(step=3, logged=64, recomputed=64)]
+    >>> log = [BatchChanged(time=0.0, step=3, before=32, after=64, policy="Fixed(64)", seen=seen)]
+    >>> [(decision.logged, decision.recomputed, decision.same) for decision in replay(Fixed(64), log)]
+    [(64, 64, True)]
     """
-    return [
-        Replayed(event.step, event.after, checked_batch(policy, observation_from_dict(event.seen)))
-        for event in events
-        if isinstance(event, BatchChanged)
-    ]
+    return [_again(policy, event) for event in events if isinstance(event, BatchChanged)]
+
+
+def _again(policy: Policy, event: BatchChanged) -> Replayed:
+    seen = observation_from_dict(event.seen)
+    layout = None if event.micro_after is None else chosen_layout(policy, seen)
+    batch = checked_batch(policy, seen) if layout is None else layout.global_batch
+    micro = None if layout is None else layout.micro_batch
+    return Replayed(event.step, event.after, batch, event.micro_after, micro)
 
 
 def observation_to_dict(seen: Observation) -> dict[str, Any]:

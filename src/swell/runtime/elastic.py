@@ -104,9 +104,9 @@ class ElasticWorld:
         self._link.say("leave", source=source)
         return True
 
-    def allow(self, sizes: Iterable[int]) -> None:
-        """Tell the supervisor which numbers of workers the job can be laid out on."""
-        self._link.say("allow", sizes=sorted(set(sizes)))
+    def allow(self, sizes: Iterable[int], *, why: str) -> None:
+        """Tell the supervisor which numbers of workers the job can be laid out on, and by which of its bounds."""
+        self._link.say("allow", sizes=sorted(set(sizes)), why=why)
 
     def reform(self) -> TorchCollective:
         """Leave the present group, whole or broken, and form the newest generation with its members.

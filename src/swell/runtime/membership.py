@@ -22,6 +22,7 @@ from typing import Literal
 
 from swell.errors import ConfigError
 from swell.runtime.actions import Action, Announce, Ask, End, Kill, Log, Release, Start
+from swell.runtime.finish import Finish
 from swell.runtime.generation import Generation
 from swell.runtime.notice import EXIT_RESUME, Notice
 from swell.runtime.roster import Patience, Worker, ended, status
@@ -29,6 +30,7 @@ from swell.runtime.sizes import WorldSizes
 
 OnFailure = Literal["restart", "shrink", "stop"]
 _MOST_FUTILE = 6
+_UNNEEDED = "not needed any more"
 
 
 class Membership:
@@ -47,7 +49,7 @@ class Membership:
         patience: Patience | None = None,
     ) -> None:
         self.sizes = self._given = sizes
-        self.target = sizes.require(target)
+        self.target, self._surplus = sizes.require(target), _UNNEEDED
         self.max_restarts = max_restarts
         self.on_failure: OnFailure = on_failure
         self.patience = patience or Patience()
@@ -60,7 +62,7 @@ class Membership:
         self.over = False
         self._code: int | None = None  # of a failure; the run is being ended
         self._stop_code = EXIT_RESUME
-        self._finish_code = 0
+        self._finish = Finish()
         self._saved = False  # whether a worker said so by its exit code
         self._unsaved: list[int] = []  # how those ended that failed or were killed on their way out
         self._names = 0
@@ -121,12 +123,14 @@ class Membership:
             worker.phase = "done" if worker.phase == "ready" else worker.phase
         return []
 
-    def restrict(self, sizes: Iterable[int], now: float) -> list[Action]:
-        """The job says which numbers of workers it can be laid out on."""
+    def restrict(self, sizes: Iterable[int], now: float, *, why: str) -> list[Action]:
+        """The job says which numbers of workers it can be laid out on, and by which of its bounds."""
         try:
             self.sizes = self._given.only(sizes)
         except ConfigError as error:
-            return [Log(str(error)), *self._fail(2, now)]
+            return [Log(f"{error} The job was made with {why}."), *self._fail(2, now)]
+        if self.target not in self.sizes.allowed:
+            self._surplus = f"the job's batch ({why}) can be laid out on {self.sizes} workers only, not {self.target}"
         self.target = self.sizes.nearest_below(self.target)
         return self._decide(now)
 
@@ -139,7 +143,7 @@ class Membership:
                 f"{workers} workers were asked for, but the job's batch can be laid out on {self.sizes} only. Ask for "
                 f"one of those, or start it with a larger batch or a smaller lower bound on micro-batches."
             )
-        self.target = self.sizes.require(workers)
+        self.target, self._surplus = self.sizes.require(workers), _UNNEEDED
         actions: list[Action] = []
         if kill:
             surplus = self._ranked()[self.target :]
@@ -187,7 +191,7 @@ class Membership:
         if worker.phase == "dismissed":
             actions.append(Log(f"worker {member} has left"))
         elif code == 0 and (worker.phase == "done" or member in self.generation.members or not self.generation.number):
-            self.finishing = True
+            self.finishing = self._finish.well(member)
         elif code == EXIT_RESUME and not self.stopping:
             actions += self.stop(f"worker {member} stopped on notice", now)
         elif self.stopping or self.finishing:
@@ -195,8 +199,7 @@ class Membership:
                 actions.append(Log(f"worker {member} {ended(code)} on its way out"))
                 if self.stopping and worker.formed:
                     self._unsaved.append(code)
-            if code > 0 and self.finishing:
-                self._finish_code = code
+            actions += self._finish.followed(worker, code) if self.finishing else []
         elif self._code is None:
             actions += self._fault(worker, code, now)
         return [*actions, *self._decide(now)]
@@ -296,7 +299,8 @@ class Membership:
         if self.finishing or (self.stopping and self._saved):  # the members are on their way out, each at its own pace
             waits = [w for w in workers if w.left == newest.number or w.formed < w.joined]  # for those who are gone
             idle = [w for w in workers if w.member not in newest.members or w in waits]
-            return [action for worker in idle for action in self._release(worker, "the run has ended")]
+            actions += self._finish.left_behind(waits, newest, self.workers) if self.finishing else []
+            return [*actions, *(action for worker in idle for action in self._release(worker, "the run has ended"))]
         if self.stopping:
             # Only those that never joined: a spare that did may be all that is left when the members are lost.
             idle = [w for w in workers if w.member not in newest.members and not w.formed]
@@ -309,7 +313,7 @@ class Membership:
         if self._code is not None:
             return self._code
         if self.finishing:
-            return self._finish_code
+            return self._finish.code
         failed = [code for code in self._unsaved if code > 0 or not self._saved]
         return status(failed[0]) if failed else self._stop_code
 
@@ -327,7 +331,7 @@ class Membership:
         surplus = [worker for worker in reversed(here) if worker.phase == "starting"] + ranked[::-1]
         for worker in surplus[: len(here) - self.target]:
             if worker.member not in self.generation.members:
-                actions += self._release(worker, "not needed any more")
+                actions += self._release(worker, self._surplus)
             elif self._formed() or not self._whole():
                 actions += self._dismiss(worker, now)
         return actions

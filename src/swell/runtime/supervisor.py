@@ -199,7 +199,7 @@ class Supervisor:
         if word == "leave":
             return members.asked_to_leave(member, message["source"], now)
         if word == "allow":
-            return members.restrict(message["sizes"], now)
+            return members.restrict(message["sizes"], now, why=message["why"])
         if word == "done":
             return members.done(member, now)
         return [Log(f"worker {member} said {word!r}, which this version does not understand")]

@@ -82,8 +82,8 @@ class World(Protocol):
         """
         ...
 
-    def allow(self, sizes: Iterable[int]) -> None:
-        """Say which numbers of workers the job can be laid out on."""
+    def allow(self, sizes: Iterable[int], *, why: str) -> None:
+        """Say which numbers of workers the job can be laid out on, and by which of its bounds."""
         ...
 
     def notice(self) -> Notice | None:
@@ -124,7 +124,7 @@ class StaticWorld:
         """False: nobody can go on without this worker."""
         return False
 
-    def allow(self, sizes: Iterable[int]) -> None:
+    def allow(self, sizes: Iterable[int], *, why: str) -> None:
         """Nobody to tell: the size of this world is what it is."""
 
     def notice(self) -> Notice | None:

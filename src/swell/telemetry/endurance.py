@@ -19,7 +19,8 @@ class Endurance:
     repeated: int  # samples that belong to two steps
     passed_over: int  # samples of steps that were left out because their loss was not finite
     redone: int  # steps that broke, and were done again
-    rewound: int  # steps done again from a checkpoint, for all who had them were lost
+    rewound: int  # steps done again from a checkpoint or from the beginning, for all who had them were lost
+    from_beginning: int  # of those, the ones for which there was no checkpoint
     pauses_s: tuple[float, ...]  # how long training waited for each change of the world
 
     @property
@@ -41,12 +42,12 @@ class Endurance:
 def endurance(events: Iterable[Event]) -> Endurance:
     """Follow a log from step to step: each must begin where the one before it ended.
 
-    A run that begins again at a checkpoint goes back to it; the steps after it count as rewound and come again. An
-    epoch that is said to be complete must have had all its samples.
+    A run that begins again at a checkpoint, or without one at the beginning, goes back to it; the steps after it count
+    as rewound and come again. An epoch that is said to be complete must have had all its samples.
     """
     ends: list[int] = []  # total samples after each step that stands
     at: int | None = None  # where the next step must begin; None before anything is known
-    lost = repeated = passed_over = redone = rewound = 0
+    lost = repeated = passed_over = redone = rewound = from_beginning = 0
     pauses: list[float] = []
     size: int | None = None
     for event in events:
@@ -54,6 +55,7 @@ def endurance(events: Iterable[Event]) -> Endurance:
             while ends and ends[-1] > event.samples:
                 ends.pop()
                 rewound += 1
+                from_beginning += event.samples == 0
             at = event.samples
         elif isinstance(event, Stepped):
             start = event.samples - event.global_batch
@@ -83,5 +85,6 @@ def endurance(events: Iterable[Event]) -> Endurance:
         passed_over=passed_over,
         redone=redone,
         rewound=rewound,
+        from_beginning=from_beginning,
         pauses_s=tuple(pauses),
     )

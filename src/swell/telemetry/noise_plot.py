@@ -31,13 +31,32 @@ def draw_noise(
         axes.legend()
 
 
-def draw_goodput(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Samples a second and, where the noise is known, goodput against batch size."""
+def draw_goodput(rows: Sequence[Mapping[str, Any]], path: Path, *, best: int | None = None) -> None:
+    """Samples a second and, where the noise is known, goodput against batch size, with their errors.
+
+    Each row is one batch in its fastest layout. Full marks were measured, hollow ones predicted; ``best`` is the batch
+    with the star.
+    """
+    known = bool(rows) and rows[0]["goodput"] is not None
+    figures = [("samples_s", "samples a second")]
+    if known:
+        figures.append(("goodput", "goodput: samples a second, each by its worth at the base batch"))
     batches = [row["batch"] for row in rows]
-    with Canvas(path, rows=1, columns=1, size=(7.0, 4.5)) as canvas:
+    with Canvas(path, rows=1, columns=1, size=(7.5, 4.5)) as canvas:
         (axes,) = canvas.axes
-        axes.plot(batches, [row["samples_s"] for row in rows], "o", color=COLOURS[0], label="samples/s", markersize=4)
-        if rows and rows[0]["goodput"] is not None:
-            axes.plot(batches, [row["goodput"] for row in rows], "o", color=COLOURS[1], label="goodput", markersize=4)
+        for (key, label), colour in zip(figures, COLOURS, strict=False):
+            values = [row[key] for row in rows]
+            errors = [row[key] * (row["error"] or 0.0) for row in rows]
+            axes.errorbar(batches, values, errors, color=colour, linewidth=1, elinewidth=1, capsize=2, label=label)
+            for row in rows:
+                fill = colour if row["measured"] else "white"
+                axes.plot(row["batch"], row[key], "o", color=colour, markerfacecolor=fill, markersize=5)
+        for row in rows:
+            if row["batch"] == best:
+                layout = f"{row['batch']} in {row['accumulation']} × {row['micro']}"
+                axes.plot(best, row[figures[-1][0]], "*", color=COLOURS[len(figures) - 1], markersize=15, label=layout)
         axes.set(xscale="log", xlabel="global batch (samples)", ylabel="samples a second", ylim=(0, None))
-        axes.legend()
+        shown = batches[:: max(1, -(-len(batches) // 10))]
+        axes.set_xticks(shown, [str(batch) for batch in shown])
+        axes.minorticks_off()
+        axes.legend(fontsize=8)

@@ -38,7 +38,8 @@ class TensorBoardSink:
             for name, value in event.metrics.items():
                 self._scalar(f"epoch/{name}", value, event)
         elif isinstance(event, BatchChanged):
-            self._text("batch", f"{event.before} to {event.after} by {event.policy}", event)
+            micro = "" if event.micro_after is None else f", in micro-batches of {event.micro_after}"
+            self._text("batch", f"{event.before} to {event.after}{micro} by {event.policy}", event)
         elif isinstance(event, Resized):
             self._text("world", f"{event.before} to {event.after} replicas: {event.reason}", event)
 

@@ -249,7 +249,7 @@ def test_gains_are_read_from_the_device_once_a_step_and_small_figures_only() -> 
     net = problem()
     optimizer = made(net)
     accumulate(net, 2)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profile:
         optimizer.gain()
         optimizer.step()
     names = [event.name for event in profile.events() or ()]

@@ -47,7 +47,9 @@ def test_the_ready_made_optimizers_step_as_run_ais_do_on_a_loss_divided_for_them
 @pytest.mark.parametrize("parallel", [False, True])
 def test_accumulated_steps_are_those_of_the_whole_batch(parallel: bool) -> None:
     """Run:AI R2: gradients were added up, so steps were too large by their number."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # where nn.DataParallel computes
     net, x, y = problem()
+    net, x, y = net.to(device), x.to(device), y.to(device)
     whole = copy.deepcopy(net)
     inner = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
     optimizer = optim.Optimizer(inner, 4)

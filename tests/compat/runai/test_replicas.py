@@ -48,7 +48,7 @@ def accumulate(collective: Any) -> dict[str, Any]:
     counts = []
     for step in data(collective.size):
         for number, micro in enumerate(step):
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profile:
                 optimizer.zero_grad()
                 model(micro[collective.rank], rare=collective.rank == 1 and number == 0).square().mean().backward()
                 optimizer.step()

@@ -157,7 +157,7 @@ def test_minibatches_are_measured_and_added_up_without_waiting_for_the_device() 
     for minibatch in minibatches[:3]:
         x, y = data[minibatch]
         loss_of(net, x, y).backward()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profile:
             assert not optimizer.step()
         names = {event.name for event in profile.events() or ()}
         assert not {"aten::item", "aten::_local_scalar_dense"} & names

@@ -35,6 +35,7 @@ from swell.integrations.keras.refusals import (
 from swell.integrations.keras.sources import ClassWeighted, as_source
 from swell.integrations.keras.step import Step
 from swell.policies import as_policy
+from swell.policies.decision import require_noise
 from swell.rules import as_rule
 from swell.rules.metric import needs_preconditioned
 
@@ -88,6 +89,7 @@ class Elastic(keras.callbacks.Callback):
             self._every = 1 if statistics else None
         else:
             self._every = whole_number(statistics, name="statistics")
+        require_noise(self.policy, measured=self._every is not None)
         self._save_every = None if save_every is None else whole_number(save_every, name="save_every")
         self._announcer = Announcer(directory, sinks)
         self._keeper = Keeper(directory, self._announcer)

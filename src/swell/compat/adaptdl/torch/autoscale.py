@@ -37,7 +37,7 @@ class Autoscale:
             return self.goodput.layout(seen)
         if seen.replicas == 1:
             return Layout(global_batch=self.base, micro_batch=self.base)
-        assert isinstance(self.goodput.micro, tuple)
+        assert isinstance(self.goodput.micro, tuple) and self.goodput.max is not None
         most = min(self.goodput.max, seen.replicas * self.goodput.micro[1])
         chosen = replace(self.goodput, max=most).layout(seen).global_batch
         return Layout(global_batch=chosen, micro_batch=-(-chosen // seen.replicas))

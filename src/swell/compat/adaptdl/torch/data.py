@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset, Sampler
 from swell.compat.adaptdl.session import session
 from swell.compat.adaptdl.torch import loops
 from swell.compat.adaptdl.torch.autoscale import Bounds, autoscale, checked
+from swell.compat.adaptdl.torch.extent import Tally, batches_of_first_loop, batches_of_loop
 from swell.core.counts import whole_number
 from swell.core.order import Sequential, Shuffled
 from swell.core.protocols import Order
@@ -43,6 +44,7 @@ class AdaptiveDataLoaderHelper:
         self._accumulation = False
         self._length = 0
         self._source: dict[str, Any] = {}
+        self.tally = Tally()
 
     # Settings
 
@@ -93,7 +95,7 @@ class AdaptiveDataLoaderHelper:
         low, high = self._bounds or (None, None)
         bounds = (low or 1, min(high or most, most))
         policy = autoscale(self.batch_size, max_batch=most, bounds=bounds, accumulation=self._accumulation)
-        return {"batch": policy, "micro": bounds}
+        return {"batch": policy, "micro": bounds[1]}
 
     def hand_over(self, job: Job) -> None:
         """Give the data to the job."""
@@ -255,15 +257,21 @@ class AdaptiveDataLoader(AdaptiveDataLoaderMixin):
         return loops.evaluation_loop(self._elastic, self._evaluation)
 
     def __len__(self) -> int:
-        """Batches this replica gets in a pass, if the global batch stays as it is."""
-        here = session()
-        size, batches = len(self.dataset), 1
-        batch = self.batch_size
+        """Batches this replica gets in a loop, if the global batch stays as it is.
+
+        During a training loop: those that came and those to come; after it, in the same epoch, those that came; else
+        those of the next. A step that is cut in two to be measured has two, and an autoscaled epoch lasts until its
+        progress is there.
+        """
+        here, helper, size = session(), self._elastic, len(self.dataset)
+        autoscaled = helper.max_batch_size is not None
         if self.training and here.job is not None:
-            made = here.job._planned()
-            batch, batches = made.global_batch, made.accumulation
-        whole, rest = divmod(size, batch)
-        return (whole + (rest > 0 and not self.drop_last)) * batches
+            return batches_of_loop(here, helper.tally, here.job, autoscaled=autoscaled, drop_last=self.drop_last)
+        if autoscaled:
+            place = {"base": self.batch_size, "length": size, "drop_last": self.drop_last}
+            return batches_of_first_loop(helper.job_settings(), here, **place)
+        whole, rest = divmod(size, self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
 
 
 class ElasticSampler(Sampler):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from swell.compat.adaptdl.session import Session, session
+from swell.compat.adaptdl.torch.extent import Tally
 from swell.core.planning import plan_remainder
 from swell.core.types import Plan
 from swell.data.feed import Feed
@@ -88,6 +89,7 @@ def training_loop(helper: AdaptiveDataLoaderHelper) -> Iterator[Any]:
         return
     with only_loop(helper):
         ledger, stepping = job._ledger, job._stepping
+        helper.tally.begin()
         if helper.max_batch_size is not None:
             worth = ledger.length / helper.batch_size  # base steps of an epoch
             job._passes.target = (here.epoch + 1) * worth if here.in_epoch else job.progress + worth
@@ -96,19 +98,20 @@ def training_loop(helper: AdaptiveDataLoaderHelper) -> Iterator[Any]:
         here.left_in = None
         try:
             while True:
-                yield from _watched(here, job)
+                yield from _watched(here, job, helper.tally)
                 if stepping.complete:
                     job._ending.end_epoch(ledger, complete=True)
                 if job._passes.target is None or job._passes.reached:
                     break
+            helper.tally.through_in = here.epoch if here.in_epoch else None
         except GeneratorExit:
             here.left_in = here.epoch if here.in_epoch else None
             raise
         finally:
-            job._passes.target = None
+            job._passes.target, helper.tally.under_way = None, False
 
 
-def _watched(here: Session, job: Job) -> Iterator[Any]:
+def _watched(here: Session, job: Job, tally: Tally) -> Iterator[Any]:
     """The job's batches; notes after each whether what the user's loop should have done with it was done."""
     step, samples, redone = None, job.samples, 0
     for batch in _by_the_job(here, job):
@@ -120,6 +123,7 @@ def _watched(here: Session, job: Job) -> Iterator[Any]:
             step, samples = now, job.samples
         for model in here.models:
             model.clipping.begin()
+        tally.came += 1
         yield batch
         if now is not None and not now.ended and not now.taken and now.spoiled is None:
             redone += 1

@@ -1,0 +1,161 @@
+"""``swell tune``: a script measured at other batches, with its base batch as the measure of all."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swell.cli import main
+from swell.cli.batch_table import batch_table, layouts_to_try
+from swell.core.goodput import candidates
+
+SCRIPT = """
+import sys
+import torch
+import swell
+
+torch.manual_seed(0)
+x = torch.randn(512, 6)
+y = x.sum(1) + torch.randn(512)
+model = torch.nn.Linear(6, 1)
+job = swell.Job(sys.argv[2], batch=16)
+job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.02))
+loader = job.loader(torch.utils.data.TensorDataset(x, y), shuffle=True)
+for epoch in job.epochs(int(sys.argv[1])):
+    for features, target in loader:
+        job.backward(torch.nn.functional.mse_loss(model(features).squeeze(-1), target))
+        job.step()
+"""
+
+
+def tune(tmp_path: Path, *options: str, epochs: int) -> int:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    line = ["tune", "--base", "16", "--max", "64", "--micro", "64", *options]
+    return main([*line, str(script), str(epochs), str(tmp_path / "run")])
+
+
+def test_however_little_time_there_is_every_layout_is_measured_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tune(tmp_path, "--seconds", "0", "--json", epochs=1000) == 0
+    rows = json.loads(capsys.readouterr().out)
+    found = candidates(replicas=1, base=16, max_batch=64, micro=(1, 64))
+    tried = layouts_to_try(list(zip(found.global_batch.tolist(), found.micro_batch.tolist(), strict=True)))
+    assert {(row["batch"], row["micro"]) for row in rows if row["measured"]} == set(tried)
+    assert not any(row["sure"] for row in rows), "one round is not enough to be sure"
+    assert set(rows[0]) == {
+        *("batch", "micro", "accumulation", "samples_s", "measured", "error", "efficiency", "goodput", "sure")
+    }
+
+
+def test_a_script_that_is_soon_through_is_measured_as_far_as_it_goes_and_its_base_batch_takes_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tune(tmp_path, epochs=20) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^ *16( \*)? .* 1\.00$", said, re.MULTILINE), said
+    assert said.count("*") == 2, said  # one row, and its explanation
+
+
+OF_ITS_OWN = """
+import sys
+import torch
+import swell
+
+x = torch.randn(512, 6)
+model = torch.nn.Linear(6, 1)
+job = swell.Job(batch=swell.Goodput(16, max=int(sys.argv[1])), save=None)
+job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.02))
+loader = job.loader(torch.utils.data.TensorDataset(x, x.sum(1)), shuffle=True)
+for epoch in job.epochs(1000):
+    for features, target in loader:
+        with job.attempt():
+            if len(target) > int(sys.argv[2]):
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            job.backward(torch.nn.functional.mse_loss(model(features).squeeze(-1), target))
+            job.step()
+"""
+
+
+@pytest.mark.parametrize(("largest", "expected"), [(64, 64), (4096, 512)], ids=["its own", "an epoch"])
+def test_bounds_that_are_not_given_are_the_scripts_and_no_batch_is_larger_than_an_epoch(
+    largest: int, expected: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(OF_ITS_OWN)
+    assert main(["tune", "--seconds", "0", str(script), str(largest), "4096"]) == 0
+    assert f"Batches from 16 to {expected} samples." in capsys.readouterr().out
+
+
+def test_what_ran_out_of_memory_is_not_recommended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(OF_ITS_OWN)
+    assert main(["tune", "--seconds", "0", "--micro", "128", "--json", str(script), "128", "50"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert max(row["batch"] for row in rows) == 128
+    assert max(row["micro"] for row in rows) <= 50
+
+
+def test_a_batch_that_takes_longer_than_a_larger_one_is_not_shown() -> None:
+    made = table({(16, 1): (1.0, 0.01), (32, 1): (1.1, 0.01), (48, 1): (5.0, 0.01), (64, 1): (1.5, 0.01)})
+    assert 48 in {row.batch for row in made.rows} and 48 not in {row.batch for row in made.fastest}
+
+
+def table(step_s: Mapping[tuple[int, int], tuple[float, float | None]], **noise: Any) -> Any:
+    """Of times and errors by micro-batch and accumulation."""
+    found = candidates(replicas=1, base=16, max_batch=64, micro=(1, 64))
+    places = [dict(zip(("micro_batch", "accumulation"), shape, strict=True)) for shape in step_s]
+    profile = [
+        {"replicas": 1, "nodes": 1, "step_s": seconds, "count": 30, "sync_s": 0.0, "error": error, **place}
+        | {"batch": place["micro_batch"] * place["accumulation"]}
+        for place, (seconds, error) in zip(places, step_s.values(), strict=True)
+    ]
+    return batch_table(found, {"profile": profile, "noise": noise or None}, replicas=1, base=16)
+
+
+def test_the_base_batch_is_shown_by_the_best_of_its_layouts_that_were_measured() -> None:
+    found = table({(16, 1): (0.02, 0.01), (8, 2): (0.01, 0.01), (64, 1): (0.03, 0.01)}, noise=64, signal=1, sure=True)
+    assert (found.reference.micro, found.reference.accumulation, found.reference.measured) == (8, 2, True)
+    assert found.reference is next(row for row in found.fastest if row.batch == 16)
+    assert found.reference.sure and found.best.worth >= found.reference.worth
+
+
+def test_a_figure_is_sure_where_it_was_measured_with_a_small_error() -> None:
+    found = table({(16, 1): (0.01, 0.02), (32, 1): (0.015, 0.03), (64, 1): (0.02, None)})
+    sure = {(row.batch, row.micro): row.sure for row in found.rows}
+    assert [shape for shape, known in sure.items() if known] == [(16, 16)]
+    assert all(row.error is not None for row in found.rows if not row.measured)
+
+
+def test_a_row_is_recommended_for_what_it_is_worth_less_its_error() -> None:
+    found = table({(16, 1): (0.01, 0.01), (32, 1): (0.015, 0.01), (64, 1): (0.02, 0.7)})
+    assert (found.best.batch, found.best.micro) != (64, 64)
+    assert max(found.fastest, key=lambda row: row.worth).batch == 64
+
+
+def test_no_prediction_contradicts_what_was_measured() -> None:
+    """Less work takes no longer than more did, and more no shorter than less, however badly the law fits."""
+    times = {(16, 1): (0.010, 0.01), (24, 1): (0.040, 0.01), (64, 1): (0.041, 0.01), (8, 8): (0.300, 0.01)}
+    for row in table(times).rows:
+        seconds = row.batch / row.samples_s
+        for (micro, accumulation), (other, _) in times.items():
+            if micro >= row.micro and accumulation >= row.accumulation:
+                assert seconds <= other * (1 + 1e-9)
+            if micro <= row.micro and accumulation <= row.accumulation:
+                assert seconds >= other * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("workers", "micro"), [(1, (1, 256)), (1, (1, 16)), (2, (4, 64)), (3, (1, 256))])
+def test_the_base_batch_is_always_among_what_is_measured(workers: int, micro: tuple[int, int]) -> None:
+    found = candidates(replicas=workers, base=16, max_batch=256, micro=micro)
+    layouts = list(zip(found.global_batch.tolist(), found.micro_batch.tolist(), strict=True))
+    tried = list(layouts_to_try(layouts))
+    assert len(tried) <= 12 and set(tried) <= set(layouts)
+    assert tried[0][0] == layouts[0][0] and tried[-1][0] == layouts[-1][0]
+    assert tried[0][1] == max(micro for batch, micro in layouts if batch == layouts[0][0])

@@ -1,0 +1,87 @@
+"""The length of a training loader is the number of batches that come, as long as the batch stays as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import swell.compat.adaptdl as adaptdl
+from swell.compat.adaptdl.torch.extent import Outlook
+from swell.core.planning import plan_remainder
+from tests.compat.adaptdl.scenario import loader, mean_loss, open_run
+from tests.workers import run_processes
+
+
+def lengths(loading: dict[str, Any], epochs: int = 4) -> list[tuple[set[int], int]]:
+    """For each epoch: every length that was told before, during and after the loop, and the batches that came."""
+    torch.manual_seed(3)
+    _, optimizer, wrapped = open_run()
+    data = loader(45, batch_size=8, shuffle=True, **loading)
+    found = []
+    for _ in adaptdl.torch.remaining_epochs_until(epochs):
+        told, came = {len(data)}, 0
+        for x, y, _ in data:
+            told.add(len(data))
+            optimizer.zero_grad()
+            mean_loss(wrapped, x, y).backward()
+            optimizer.step()
+            told.add(len(data))
+            came += 1
+        found.append((told | {len(data)}, came))
+    adaptdl.close()
+    return found
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("autoscale", [None, 32])
+def test_one_replica_is_told_how_many_batches_come_also_where_steps_are_cut_in_two(
+    autoscale: int | None, drop_last: bool
+) -> None:
+    found = lengths({"autoscale": autoscale, "drop_last": drop_last})
+    assert all(told == {came} for told, came in found), found
+    assert autoscale is None or found[0][1] > 45 // 8 + 1, "no step was cut in two, so this tests little"
+
+
+@pytest.mark.distributed
+def test_each_replica_is_told_how_many_batches_it_gets() -> None:
+    for found in run_processes(2, lengths, {}):
+        assert all(told == {came} for told, came in found), found
+
+
+def test_a_loop_that_was_left_early_has_what_is_left_of_it() -> None:
+    _, optimizer, wrapped = open_run()
+    data = loader(48, batch_size=8)
+    for _ in adaptdl.torch.remaining_epochs_until(1):
+        for number, (x, y, _) in enumerate(data):
+            mean_loss(wrapped, x, y).backward()
+            optimizer.step()
+            if number == 1:
+                break
+        assert len(data) == 4
+        assert sum(1 for x, y, _ in data if mean_loss(wrapped, x, y).backward() is optimizer.step()) == 4
+
+
+@given(
+    length=st.integers(1, 60),
+    batch=st.integers(1, 60),
+    drop_last=st.booleans(),
+    target=st.none() | st.floats(0.1, 40),
+    worth=st.floats(0, 2),
+)
+def test_a_forecast_always_comes_to_an_end(
+    length: int, batch: int, drop_last: bool, target: float | None, worth: float
+) -> None:
+    outlook = Outlook(
+        length=length,
+        drop_last=drop_last,
+        batch=min(batch, length),
+        lay_out=lambda count: plan_remainder(count, 1),
+        rank=0,
+        gain=lambda count: worth * count / batch,
+        splits=lambda step: step % 2 == 0,
+    )
+    assert outlook.ahead(position=0, progress=0.0, step=0, target=target) >= 1
