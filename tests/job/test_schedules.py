@@ -82,7 +82,11 @@ def test_one_scheduler_cannot_serve_two_optimizers() -> None:
             job.wrap(models[1], optimizers[1], scheduler=scheduler)
 
 
-@pytest.mark.parametrize("wrong", [lr_scheduler.StepLR, lambda step: 0.1, "cosine", object()], ids=["a class", "a function", "a name", "an object"])
+@pytest.mark.parametrize(
+    "wrong",
+    [lr_scheduler.StepLR, lambda step: 0.1, "cosine", object()],
+    ids=["a class", "a function", "a name", "an object"],
+)
 def test_what_is_no_scheduler_is_refused_where_it_is_given(wrong: Any) -> None:
     with pytest.raises(ConfigError, match=r"as the scheduler; expected an object with step\(\).*Make one first"):
         train(lambda optimizer: wrong)
