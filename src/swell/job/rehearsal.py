@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from swell.job.job import Job
 
 Micro = int | tuple[int | None, int | None] | None
-Ended = Literal[
-    "sure", "time", "script", "asked"
-]  # why measuring came to its end: figures, clock, or nothing more to measure
+# Why measuring came to its end: by the figures, the clock or the script; or nothing was to be measured.
+Ended = Literal["sure", "time", "script", "asked"]
 
 EVERYTHING = 1e9  # base batches, or parts: nothing is forgotten
 WARM_UP = 2  # steps of each turn that are not timed
