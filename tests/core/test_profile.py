@@ -53,12 +53,12 @@ def test_the_newest_steps_count_so_a_machine_that_slows_down_is_noticed():
 
 
 def test_what_was_only_tried_long_ago_is_forgotten_and_each_time_later():
-    profile = filled(*[step(5.0, micro=64)] * 8, *[step(1.0)] * 400)
+    profile = filled(*[step(3.0, micro=64)] * 8, *[step(1.0)] * 400)
     assert [summary.micro_batch for summary in profile.summaries()] == [32, 64]
     for _ in range(200):
         profile.add(step(1.0))
     assert [summary.micro_batch for summary in profile.summaries()] == [32]
-    for one in [*[step(5.0, micro=64)] * 8, *[step(1.0)] * 900]:
+    for one in [*[step(3.0, micro=64)] * 8, *[step(1.0)] * 900]:
         profile.add(one)
     assert [summary.micro_batch for summary in profile.summaries()] == [32, 64]
     restored = Profile()
@@ -69,11 +69,18 @@ def test_what_was_only_tried_long_ago_is_forgotten_and_each_time_later():
 
 
 def test_a_configuration_that_stood_for_long_is_kept_for_long():
-    profile = filled(*[step(5.0, micro=64)] * 40, *[step(1.0)] * 2000)
+    profile = filled(*[step(3.0, micro=64)] * 40, *[step(1.0)] * 2000)
     assert [summary.micro_batch for summary in profile.summaries()] == [32, 64]
     for _ in range(100):
         profile.add(step(1.0))
     assert [summary.micro_batch for summary in profile.summaries()] == [32]
+
+
+def test_more_work_that_once_took_out_of_all_proportion_longer_is_forgotten():
+    profile = filled(*[step(5.0, micro=64)] * 40, *[step(1.0)] * 90)
+    assert [summary.micro_batch for summary in profile.summaries()] == [32]
+    profile = filled(*[step(3.5, micro=64)] * 40, *[step(1.0)] * 90)
+    assert [summary.micro_batch for summary in profile.summaries()] == [32, 64]  # it may miss a cache
 
 
 def test_less_work_that_once_took_longer_is_forgotten_but_not_for_ever_and_again():

@@ -17,6 +17,7 @@ _MOVED, _JITTER = 0.02, 0.1  # a median is told again once it moved by 2 %, or b
 _KEPT, _STOOD = 512, 2048  # steps for which a configuration that was only tried is remembered, and one that stood
 _CHANGED = 1.5  # a machine so much slower or faster than before is another one, of which only the present is known
 _DOUBTED, _CONTRADICTS = 64, 1.2  # less work that took so much longer is forgotten after these steps
+_BEYOND = 2.0  # so is more work that took so many times longer than its share; larger ones may miss a cache, but not so
 
 Configuration = tuple[int, int, int, int]  # replicas, nodes, micro-batch, accumulation
 
@@ -39,7 +40,7 @@ class Profile:
     no harm. At most ``limit`` configurations are kept; the one not run for longest goes first. What a machine did once
     it need not do again: a configuration is forgotten when it was not run for long, sooner if it was only tried. So are
     those of this world that were measured at another speed: all of them when the present one becomes much slower or
-    faster than it was, otherwise those that did less work in much more time, or more in much less. The summaries stay
+    faster than it was, otherwise those whose times cannot be of one machine with the present one's. The summaries stay
     the same tuple until something material changed, so whatever is computed from them can be kept.
 
     >>> profile = Profile()
@@ -177,12 +178,16 @@ class Profile:
 
 
 def _contradict(one: StepSummary | None, other: StepSummary | None) -> bool:
-    """Whether more work took much less time, so that they tell of machines of different speed."""
+    """Whether they tell of machines of different speed: more work took much less time, or far more than its share."""
     if one is None or other is None:
         return False
-    less, more = (one, other) if one.step_s > other.step_s else (other, one)
-    larger = more.micro_batch >= less.micro_batch and more.accumulation >= less.accumulation
-    return larger and less.step_s > _CONTRADICTS * more.step_s
+    for less, more in ((one, other), (other, one)):
+        micro, accumulation = more.micro_batch / less.micro_batch, more.accumulation / less.accumulation
+        if micro >= 1 and accumulation >= 1:
+            quicker = less.step_s > _CONTRADICTS * more.step_s
+            if quicker or more.step_s > _BEYOND * micro * accumulation * less.step_s:
+                return True
+    return False
 
 
 def slowest(times: Iterable[StepTimes]) -> StepTimes:
