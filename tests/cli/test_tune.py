@@ -13,24 +13,7 @@ import pytest
 from swell.cli import main
 from swell.cli.batch_table import batch_table, layouts_to_try
 from swell.core.goodput import candidates
-
-SCRIPT = """
-import sys
-import torch
-import swell
-
-torch.manual_seed(0)
-x = torch.randn(512, 6)
-y = x.sum(1) + torch.randn(512)
-model = torch.nn.Linear(6, 1)
-job = swell.Job(sys.argv[2], batch=16)
-job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.02))
-loader = job.loader(torch.utils.data.TensorDataset(x, y), shuffle=True)
-for epoch in job.epochs(int(sys.argv[1])):
-    for features, target in loader:
-        job.backward(torch.nn.functional.mse_loss(model(features).squeeze(-1), target))
-        job.step()
-"""
+from tests.cli.measured_script import SCRIPT
 
 
 def tune(tmp_path: Path, *options: str, epochs: int) -> int:

@@ -113,3 +113,13 @@ def largest_relative_error(one: Sequence[Tensor], other: Sequence[Tensor]) -> fl
     """Of two gradients, over all their entries together."""
     a, b = torch.cat([t.flatten() for t in one]), torch.cat([t.flatten() for t in other])
     return float((a - b).norm() / b.norm())
+
+
+def finish(job: swell.Job, model: Any, loader: Any) -> list[int]:
+    """Go on to the end of the epoch; which samples came."""
+    came: list[int] = []
+    for x, y, index in loader:
+        came += index.tolist()
+        job.backward(mean_loss(model, x, y))
+        job.step()
+    return came

@@ -10,7 +10,7 @@ import torch
 
 import swell
 from swell.errors import ConfigError, DataError, DisagreementError, LoopError, LossError, PlanError, TraceError
-from tests.job.scenario import Points, make_model, mean_loss
+from tests.job.scenario import Points, finish, make_model, mean_loss
 from tests.workers import run_workers
 
 
@@ -19,16 +19,6 @@ def job_with_model(n: int = 16, **settings: Any) -> tuple[swell.Job, torch.nn.Mo
     model = make_model()
     job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
     return job, model, job.loader(Points(n))
-
-
-def finish(job: swell.Job, model: torch.nn.Module, loader: Any) -> list[int]:
-    """Go on to the end of the epoch; which samples came."""
-    came: list[int] = []
-    for x, y, index in loader:
-        came += index.tolist()
-        job.backward(mean_loss(model, x, y))
-        job.step()
-    return came
 
 
 @pytest.mark.parametrize("batch", [0, -4, 2.5, "many", True, None])

@@ -13,7 +13,7 @@ from torch import nn
 
 import swell
 from swell.errors import LoopError, WorldError
-from tests.job.scenario import Points, make_model, mean_loss
+from tests.job.scenario import Points, finish, make_model, mean_loss
 from tests.workers import Died, run_workers
 
 
@@ -22,15 +22,6 @@ def begin(**settings: Any) -> tuple[swell.Job, Any, torch.optim.Optimizer, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     job.wrap(model, optimizer)
     return job, model, optimizer, job.loader(Points(16))
-
-
-def finish(job: swell.Job, model: Any, loader: Any) -> list[int]:
-    came: list[int] = []
-    for x, y, index in loader:
-        came += index.tolist()
-        job.backward(mean_loss(model, x, y))
-        job.step()
-    return came
 
 
 def weights(model: nn.Module) -> list[torch.Tensor]:

@@ -109,8 +109,8 @@ class Profile:
 
     def _forget_the_past(self, shape: Configuration, entry: _Entry) -> None:
         """Drop what no longer tells of this machine; what is dropped for its age is tried again ever more seldom."""
-        sure = entry.told is not None and len(entry.step_s) >= self._window // 2
-        now = entry.told.step_s if sure and entry.told is not None else None
+        sure = entry.told if len(entry.step_s) >= self._window // 2 else None
+        now = None if sure is None else sure.step_s
         changed = now is not None and not 1 / _CHANGED < now / (entry.pace_s or now) < _CHANGED
         for other, kept in self._entries.items():
             if other == shape or not kept.step_s:
@@ -119,7 +119,7 @@ class Profile:
             old = age > (_KEPT if len(kept.step_s) < self._window else _STOOD)
             if changed and here:
                 self._forget(other, _Entry())
-            elif old or (sure and here and age > _DOUBTED and _contradict(entry.told, kept.told)):
+            elif old or (here and age > _DOUBTED and _contradict(sure, kept.told)):
                 self._forget(other, _Entry(forgotten=kept.forgotten + 1))
         entry.pace_s = now if changed else entry.pace_s or now
 

@@ -121,8 +121,10 @@ class Rehearsal:
             average.share = EVERYTHING  # the weights stand still, so no figure is older than another
             if measured == 0:
                 average.reset()
-        ended = self._after_layout(job, measured) if self._wanted.layouts else self._after_noise(job, measured)
-        ended = "asked" if self._wanted.ask else ended
+        if self._wanted.ask:
+            ended: Ended | None = "asked"
+        else:
+            ended = self._after_layout(job, measured) if self._wanted.layouts else self._after_noise(job, measured)
         if ended is None:
             return
         self._tell(job, ended)

@@ -67,6 +67,12 @@ class Stepping:
         return self._current is not None
 
     @property
+    def awaited(self) -> bool:
+        """Whether the policy waits for a noise scale that is sure."""
+        noise = self._job.noise if self._awaits_noise else None
+        return self._awaits_noise and (noise is None or not noise.sure)
+
+    @property
     def through(self) -> bool:
         """Whether the epoch at hand was gone through to its end."""
         return self.complete and self._epoch == self._job._ledger.epoch
@@ -161,8 +167,7 @@ class Stepping:
         if settings is None:
             return {"plan": plan, "measured": False}
         place = pace.step, batch / pace.base, job._trainees[0].noise.window
-        noise = job.noise if self._awaits_noise else None
-        awaited = self._awaits_noise and (noise is None or not noise.sure)
+        awaited = self.awaited
         if plan.num_micro_batches > 1:
             return {"plan": plan, "measured": settings.measures(*place, awaited=awaited)}
         # What is left at an epoch's end may be too few to be cut: batch norm refuses a single sample.

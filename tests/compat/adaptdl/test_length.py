@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import swell.compat.adaptdl as adaptdl
-from swell.compat.adaptdl.torch.extent import Outlook
+from swell.compat.adaptdl.torch.extent import Forecast
 from swell.core.planning import plan_remainder
 from tests.compat.adaptdl.scenario import loader, mean_loss, open_run
 from tests.workers import run_processes
@@ -75,7 +75,7 @@ def test_a_loop_that_was_left_early_has_what_is_left_of_it() -> None:
 def test_a_forecast_always_comes_to_an_end(
     length: int, batch: int, drop_last: bool, target: float | None, worth: float
 ) -> None:
-    outlook = Outlook(
+    forecast = Forecast(
         length=length,
         drop_last=drop_last,
         batch=min(batch, length),
@@ -84,4 +84,4 @@ def test_a_forecast_always_comes_to_an_end(
         gain=lambda count: worth * count / batch,
         splits=lambda step: step % 2 == 0,
     )
-    assert outlook.ahead(position=0, progress=0.0, step=0, target=target) >= 1
+    assert forecast.ahead(position=0, progress=0.0, step=0, target=target) >= 1

@@ -40,7 +40,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class Forecast:
     """What the batches to come hang on, as it is now; functions take the samples of a step, or its number."""
 
     length: int  # samples of a pass
@@ -50,12 +50,6 @@ class Outlook:
     rank: int
     gain: Callable[[int], float]
     splits: Callable[[int], bool]  # whether a step of one batch is cut in two to be measured
-
-    def batches(self, count: int, step: int) -> int:
-        """What this replica gets of a step of ``count`` samples."""
-        plan = self.lay_out(count)
-        halved = plan.num_micro_batches == 1 and count > 1 and self.splits(step)
-        return len(plan.shares[self.rank]) + halved
 
     def ahead(self, *, position: int, progress: float, step: int, target: float | None) -> int:
         """Batches from here to the end of the pass; with a target, pass after pass until the progress is there."""
@@ -67,7 +61,7 @@ class Outlook:
                 found += mine + (alone and self.splits(step))
                 position, progress, step = position + self.batch, progress + worth, step + 1
             elif left and not self.drop_last:
-                found += self.batches(left, step)
+                found += len(self.lay_out(left).shares[self.rank])  # what an epoch's end cut short is not split
                 position, progress, step = self.length, progress + self.gain(left), step + 1
             elif target is None:
                 break
@@ -81,27 +75,27 @@ def batches_of_loop(here: Session, tally: Tally, job: Job, *, autoscaled: bool, 
     if not tally.under_way and here.in_epoch and tally.through_in == here.epoch:
         return tally.came
     pace, ledger, current = job._pace, job._ledger, job._stepping._current
-    outlook, awaited = _outlook(job, drop_last=drop_last)
+    forecast, awaited = _forecast(job, drop_last=drop_last)
     target = job._passes.target if tally.under_way else _target(here, job) if autoscaled else None
 
     def ahead() -> int:
         if not tally.under_way or current is None or current.ended:
             position = 0 if job._stepping.through or _begins_anew(here, autoscaled) else ledger.cursor
-            return outlook.ahead(position=position, progress=pace.progress, step=pace.step, target=target)
+            return forecast.ahead(position=position, progress=pace.progress, step=pace.step, target=target)
         count = current.plan.global_batch
-        progress = pace.progress + outlook.gain(count)
-        rest = outlook.ahead(position=current.stop, progress=progress, step=pace.step + 1, target=target)
+        progress = pace.progress + forecast.gain(count)
+        rest = forecast.ahead(position=current.stop, progress=progress, step=pace.step + 1, target=target)
         return len(current.mine) - 1 - current.index + rest
 
     place = (here.ended_loops, here.epoch) if tally.under_way else (ledger.samples, here.epoch, here.in_epoch)
-    layout = (outlook.batch, pace._layout, pace.max_micro, job.replicas, job.rank)
-    return tally.total((*place, *layout, awaited, round(outlook.gain(outlook.batch), 2)), ahead)
+    layout = (forecast.batch, pace._layout, pace.max_micro, job.replicas, job.rank)
+    return tally.total((*place, *layout, awaited, round(forecast.gain(forecast.batch), 2)), ahead)
 
 
 def batches_of_first_loop(settings: dict[str, Any], here: Session, *, base: int, length: int, drop_last: bool) -> int:
     """The same before there is a job: an autoscaled epoch at the base batch, with nothing measured yet."""
     measuring = settings.get("statistics", Statistics())
-    outlook = Outlook(
+    forecast = Forecast(
         length=length,
         drop_last=drop_last,
         batch=min(base, length),
@@ -110,21 +104,19 @@ def batches_of_first_loop(settings: dict[str, Any], here: Session, *, base: int,
         gain=lambda count: min(1.0, count / base),
         splits=lambda step: measuring.splits(step, awaited=True),
     )
-    return outlook.ahead(position=0, progress=0.0, step=0, target=length / base)
+    return forecast.ahead(position=0, progress=0.0, step=0, target=length / base)
 
 
-def _outlook(job: Job, *, drop_last: bool) -> tuple[Outlook, bool]:
+def _forecast(job: Job, *, drop_last: bool) -> tuple[Forecast, bool]:
     pace, trainee, settings = job._pace, job._trainees[0], job._stepping._statistics
-    noise = job.noise
-    awaited = job._stepping._awaits_noise and (noise is None or not noise.sure)
-    window, length = trainee.noise.window, job._ledger.length
+    awaited, window, length = job._stepping.awaited, trainee.noise.window, job._ledger.length
     batch = job._stepping._batch if job._stepping.under_way else pace.batch
 
     def gain(count: int) -> float:
         place = {"progress": pace.progress, "samples": job.samples}
         return trainee.rule.gain(trainee.states(scale=count / pace.base, **place)[1])
 
-    outlook = Outlook(
+    forecast = Forecast(
         length=length,
         drop_last=drop_last,
         batch=min(batch, length),
@@ -133,7 +125,7 @@ def _outlook(job: Job, *, drop_last: bool) -> tuple[Outlook, bool]:
         gain=gain,
         splits=lambda step: settings is not None and settings.splits(step, batch / pace.base, window, awaited=awaited),
     )
-    return outlook, awaited
+    return forecast, awaited
 
 
 def _target(here: Session, job: Job) -> float:
