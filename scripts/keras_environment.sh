@@ -18,7 +18,7 @@ install="$venv/bin/python -m pip --disable-pip-version-check --quiet install --n
 # torch first and alone, so that the build which constraints.txt names is settled before anything else asks for one.
 echo "swell: installing torch, keras, jax and tensorflow into $venv (large; once)"
 $install torch
-$install keras jax tensorflow-cpu pytest hypothesis
+$install keras jax tensorflow pytest hypothesis
 $install --editable .
 # Files that do not parse on this Python are left uncompiled; they are never imported.
 $venv/bin/python -m compileall -qq -j 0 $venv/lib || true

@@ -24,7 +24,6 @@ PURE = ("core", "rules", "policies", "simulator", "errors.py")
 PURE_MAY_IMPORT = {"numpy", "scipy", "swell", *sys.stdlib_module_names}
 MAY_IMPORT_TORCH_DISTRIBUTED = {
     "checkpoint/sharded.py",
-    "gradients/overlap.py",
     "gradients/sharded.py",
     "integrations/keras/torch_world.py",
     "runtime/*",
@@ -72,9 +71,10 @@ def test_torch_distributed_is_imported_in_named_files_only() -> None:
     assert strangers == [], "hand these files a Collective instead (swell.core.protocols)"
 
 
-def test_environment_variables_are_read_in_runtime_only() -> None:
+def test_environment_variables_are_read_where_processes_start_or_begin_only() -> None:
     readers = [path for path in SOURCES if reads_environment(path)]
-    assert [named(path) for path in readers if path.relative_to(PACKAGE).parts[0] != "runtime"] == []
+    homes = ("runtime", "supervisor")
+    assert [named(path) for path in readers if path.relative_to(PACKAGE).parts[0] not in homes] == []
 
 
 def test_a_file_is_short_enough_to_hold_one_idea() -> None:
@@ -94,7 +94,14 @@ def test_every_module_says_what_it_is_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "statement", ["import swell", "import swell.core", "import swell.rules, swell.policies", "import swell.cli"]
+    "statement",
+    [
+        "import swell",
+        "import swell.core",
+        "import swell.rules, swell.policies",
+        "import swell.cli",
+        "import swell.supervisor.supervisor",
+    ],
 )
 def test_torch_is_not_imported_before_it_is_needed(statement: str) -> None:
     assert not {"torch", "matplotlib"} & modules_after(statement)

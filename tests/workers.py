@@ -127,7 +127,7 @@ def _work(pipe: Any, variables: dict[str, str], call: bytes) -> None:
 
 
 def _in_a_group(function: Callable[..., Any], *args: Any) -> Any:
-    from swell.runtime import open_world
+    from swell.runtime.world import open_world
 
     world = open_world("cpu")
     result = function(world.collective, *args)

@@ -147,7 +147,7 @@ def main() -> None:
     record = {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
-        "versions": {name: version(name) for name in ("keras", "torch", "jax", "tensorflow-cpu")},
+        "versions": {name: version(name) for name in ("keras", "torch", "jax", "tensorflow")},
         "layout": {"micro": MICRO, "accumulation": ACCUMULATION, "steps": STEPS, "rounds": ROUNDS},
         "backends": found,
     }

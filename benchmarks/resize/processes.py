@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from model import read_notes
 
-from swell.runtime.sizes import parse_sizes
-from swell.runtime.torchrun import torchrun_command, torchrun_environment
+from swell.supervisor.sizes import parse_sizes
+from swell.supervisor.torchrun import torchrun_command, torchrun_environment
 
 HERE = Path(__file__).parent
 PATIENCE_S = 240.0

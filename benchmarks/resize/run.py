@@ -33,7 +33,7 @@ from processes import (
     wait_for,
 )
 
-from swell.runtime.control import ask
+from swell.supervisor.control import ask
 
 FEW, MANY = 2, 3  # workers before a join and after it
 SETTLE = 15  # steps between two events

@@ -23,7 +23,7 @@ from typing import Any
 from processes import about
 
 from swell.core.events import Resized, StepSkipped
-from swell.runtime.worker_trace import WorkerTrace, read_worker_trace
+from swell.supervisor.worker_trace import WorkerTrace, read_worker_trace
 from swell.telemetry import read_events, series_of
 
 HERE = Path(__file__).parent

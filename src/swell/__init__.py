@@ -13,12 +13,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from swell.version import __version__
 
 # The one table of public names: each under the module that defines it.
 _HOMES = {
     "swell.job": ("Job",),
-    "swell.job.statistics": ("Statistics",),
+    "swell.loop.statistics": ("Statistics",),
     "swell.noise": ("NoiseMeasurement", "noise_scale"),
     "swell.core.planning": ("plan", "feasible_replicas"),
     "swell.policies": (
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from swell import core, errors, keras, policies, rules
     from swell.core.planning import feasible_replicas, plan
     from swell.job import Job
-    from swell.job.statistics import Statistics
+    from swell.loop.statistics import Statistics
     from swell.noise import NoiseMeasurement, noise_scale
     from swell.policies import (
         AtEpochEnds,

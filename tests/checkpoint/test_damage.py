@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swell.checkpoint import Found, Store
+from swell.checkpoint import Checkpoint, Store
 from swell.checkpoint.disk import checksum_file
 from swell.checkpoint.manifest import FILE_NAME, Manifest, Part, from_json, to_json
 from swell.errors import CheckpointError, DamagedCheckpointError
@@ -162,7 +162,7 @@ class Malice:
         return os.mkdir, (str(self.folder),)
 
 
-def forged(folder: Path, content: Any) -> Found:
+def forged(folder: Path, content: Any) -> Checkpoint:
     """A checkpoint with true checksums whose part was written by somebody else."""
     path = folder / "checkpoints" / "000001-samples0-step0"
     path.mkdir(parents=True)
@@ -170,7 +170,7 @@ def forged(folder: Path, content: Any) -> Found:
     part = Part(name="model", kind="torch", files=(checksum_file(path, "model.pt"),))
     manifest = Manifest(run_id="run", samples=0, step=0, parts=(part,))
     (path / FILE_NAME).write_text(to_json(manifest))
-    return Found(path=path, number=1, manifest=manifest)
+    return Checkpoint(path=path, number=1, manifest=manifest)
 
 
 @pytest.mark.parametrize(

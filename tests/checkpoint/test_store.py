@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swell.checkpoint import Found, Store, inspect
+from swell.checkpoint import Checkpoint, Store, inspect
 from swell.checkpoint.manifest import FILE_NAME, from_json, sealed, to_json
 from swell.errors import CheckpointError, ConfigError
 from tests.checkpoint.states import same, states
@@ -20,7 +20,7 @@ def state_at(step: int) -> dict[str, Any]:
     return {"model": {"weight": torch.full((3,), float(step))}, "loop": {"step": step}}
 
 
-def saved(store: Store, step: int, **about: Any) -> Found:
+def saved(store: Store, step: int, **about: Any) -> Checkpoint:
     return store.save(state_at(step), samples=10 * step, step=step, **about)
 
 

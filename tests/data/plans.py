@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from swell.data.spans import Span
+from swell.data.span import Span
 
 N = 240  # samples of an epoch
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from swell.core.order import Sequential, Shuffled
 from swell.data.feed import Feed
-from swell.data.spans import Span
+from swell.data.span import Span
 from swell.errors import ConfigError, LoadError
 from tests.data.plans import PHASES, WILD, N, Phase, asked_for
 

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 from swell.core.order import Sequential
 from swell.data.feed import Feed
-from swell.data.spans import Span
+from swell.data.span import Span
 from swell.errors import LoadError
 from tests.data.interruption import interrupted
 
@@ -226,7 +226,7 @@ def test_a_process_that_ends_with_batches_under_way_ends_quietly() -> None:
         """
         from swell.core.order import Sequential
         from swell.data.feed import Feed
-        from swell.data.spans import Span
+        from swell.data.span import Span
 
         feed = Feed(range(1000), lambda epoch: Sequential(1000), num_workers=2, persistent_workers=True)
         for start in range(0, 80, 8):

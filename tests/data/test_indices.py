@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from swell.core.order import Sequential, Shuffled
 from swell.data.indices import Indices
-from swell.data.spans import Span
+from swell.data.span import Span
 from swell.errors import ConfigError
 
 N = 20_000

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.utils.data import IterableDataset, get_worker_info
 
 from swell.data.own_stream import OwnStream
-from swell.data.spans import Span
+from swell.data.span import Span
 from swell.errors import DataError
 
 

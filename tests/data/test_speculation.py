@@ -5,7 +5,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swell.data.spans import Span
+from swell.data.span import Span
 from swell.data.speculation import Speculation
 from tests.data.plans import PHASES, WILD, N, Phase, asked_for
 

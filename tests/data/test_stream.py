@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import IterableDataset
 
-from swell.data.spans import Span
+from swell.data.span import Span
 from swell.data.stream import Stream
 from swell.errors import ConfigError, DataError, LoadError
 from tests.data.interruption import interrupted

@@ -19,7 +19,7 @@ from swell.core.ledger import Ledger
 from swell.core.order import Shuffled
 from swell.core.protocols import Policy, Rule
 from swell.core.types import ScaleState
-from swell.job.pace import Pace
+from swell.loop.pace import Pace
 from swell.policies import Clamp, Fixed, Ramp, Schedule, Trace
 from swell.rules import as_rule
 

@@ -21,10 +21,10 @@ from swell.checkpoint.cadence import Cadence
 from swell.core.events import Stepped
 from swell.core.order import Shuffled
 from swell.errors import ConfigError
-from swell.runtime.control import ask
 from swell.runtime.faults import Fault, Faults
-from swell.runtime.roster import Patience
-from swell.runtime.worker_trace import WorkerTrace
+from swell.supervisor.control import ask
+from swell.supervisor.roster import Patience
+from swell.supervisor.worker_trace import WorkerTrace
 from swell.telemetry import read_events
 from tests.job.scenario import Points, make_model, mean_loss
 from tests.runtime.forked import ForkedRun

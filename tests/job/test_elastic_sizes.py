@@ -11,7 +11,7 @@ import torch
 
 import swell
 from swell.errors import ConfigError
-from swell.runtime.control import ask
+from swell.supervisor.control import ask
 from tests.job.elastic_history import PATIENCE
 from tests.job.scenario import Points, make_model, mean_loss
 from tests.runtime.forked import ForkedRun

@@ -15,7 +15,7 @@ import pytest
 
 from swell.core.events import RunStarted
 from swell.telemetry import read_events
-from swell.telemetry.endurance import endurance
+from swell.telemetry.chaos_report import endurance
 from tests.job.test_elastic_job import EPOCHS, ROOT, SCRIPT, records, steps, weights
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from swell.runtime.worker_trace import WorkerTrace, read_worker_trace
+from swell.supervisor.worker_trace import WorkerTrace, read_worker_trace
 from tests.job.elastic_history import History, check, play, records
 
 pytestmark = [

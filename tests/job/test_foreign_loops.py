@@ -10,8 +10,8 @@ import torch
 
 import swell
 from swell.core.types import Plan
-from swell.job.pace import Pace
-from swell.job.statistics import Statistics
+from swell.loop.pace import Pace
+from swell.loop.statistics import Statistics
 from swell.policies import Fixed
 from tests.job.scenario import Points, largest_relative_error, make_model, mean_loss
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from swell.errors import ConfigError, PlanError
 from swell.policies import Goodput
-from swell.policies.written import policy_from_text
+from swell.policies.parse import policy_from_text
 from tests.policies.machines import run_on
 from tests.policies.observations import observations, seen
 

@@ -6,7 +6,7 @@ import pytest
 
 from swell.errors import ConfigError
 from swell.policies import AtEpochEnds, Clamp, Fixed, Goodput, NoiseScale, RoundTo, Schedule
-from swell.policies.written import explained, policy_from_text
+from swell.policies.parse import explained, policy_from_text
 from tests.policies.observations import seen
 
 WRITTEN = [

@@ -21,9 +21,11 @@ from typing import Any
 import torch
 
 from swell.errors import WorldError
-from swell.runtime import EXIT_RESUME, Notices, open_world
-from swell.runtime.elastic import ElasticWorld
+from swell.runtime.elastic_world import ElasticWorld
+from swell.runtime.notices import Notices
 from swell.runtime.rendezvous import RendezvousStore
+from swell.runtime.world import open_world
+from swell.supervisor.notice import EXIT_RESUME
 
 
 def main() -> int:

@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import swell.runtime.supervisor as supervising
+import swell.supervisor.supervisor as supervising
 from swell.errors import ConfigError
-from swell.runtime.channel import Channel
-from swell.runtime.control import ask
-from swell.runtime.sizes import parse_sizes
-from swell.runtime.supervisor import RunOptions
-from swell.runtime.worker_process import WorkerProcess, worker_environment
+from swell.supervisor.channel import Channel
+from swell.supervisor.control import ask
+from swell.supervisor.sizes import parse_sizes
+from swell.supervisor.supervisor import RunOptions
+from swell.supervisor.worker_process import WorkerProcess, worker_environment
 from tests.workers import _context
 
 

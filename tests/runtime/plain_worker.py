@@ -11,9 +11,9 @@ import socket
 import sys
 import time
 
-from swell.runtime.channel import Channel
-from swell.runtime.link import SupervisorLink
-from swell.runtime.notice import EXIT_RESUME
+from swell.runtime.supervisor_link import SupervisorLink
+from swell.supervisor.channel import Channel
+from swell.supervisor.notice import EXIT_RESUME
 
 
 def main(what: str) -> int:

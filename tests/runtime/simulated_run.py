@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from swell.runtime.actions import Action, Announce, Ask, End, Kill, Log, Release, Start
-from swell.runtime.generation import Generation
-from swell.runtime.membership import Membership
-from swell.runtime.notice import EXIT_RESUME, Notice
+from swell.supervisor.actions import Action, Announce, Ask, End, Kill, Log, Release, Start
+from swell.supervisor.generation import Generation
+from swell.supervisor.membership import Membership
+from swell.supervisor.notice import EXIT_RESUME, Notice
 
 
 @dataclass

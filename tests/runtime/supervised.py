@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from swell.errors import ConfigError
-from swell.runtime.control import ask
+from swell.supervisor.control import ask
 
 WORKER = Path(__file__).with_name("elastic_worker.py")
 

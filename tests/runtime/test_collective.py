@@ -11,7 +11,8 @@ import torch
 
 from swell.core.protocols import Collective
 from swell.errors import ConfigError, WorldError
-from swell.runtime import Alone, TorchCollective, is_peer_failure
+from swell.runtime.collective import Alone, TorchCollective
+from swell.runtime.peer_failures import is_peer_failure
 from tests.workers import Died, run_processes, run_workers
 
 WORLDS = [1, 2, 3, 5]
@@ -165,8 +166,8 @@ def give_up_while_everybody_holds_on() -> tuple[str, int]:
     """Lose a neighbour, cut what is left, and let those further away notice, with every reference still held."""
     import torch.distributed as dist
 
-    from swell.runtime import open_world
-    from swell.runtime.connections import Connections
+    from swell.runtime.sockets import Connections
+    from swell.runtime.world import open_world
 
     connections = Connections()
     with connections.recorded():

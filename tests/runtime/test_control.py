@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swell.errors import ConfigError, WorldError
-from swell.runtime.channel import Channel
-from swell.runtime.control import ControlServer, ask
-from swell.runtime.generation import Generation
-from swell.runtime.logs import LogFollower
-from swell.runtime.rundir import RunDir
+from swell.supervisor.channel import Channel
+from swell.supervisor.control import ControlServer, ask
+from swell.supervisor.generation import Generation
+from swell.supervisor.logs import LogFollower
+from swell.supervisor.run_dir import RunDir
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from swell.runtime.actions import Action, Log
-from swell.runtime.membership import Membership
-from swell.runtime.roster import Patience
-from swell.runtime.sizes import parse_sizes
+from swell.supervisor.actions import Action, Log
+from swell.supervisor.membership import Membership
+from swell.supervisor.roster import Patience
+from swell.supervisor.sizes import parse_sizes
 from tests.runtime.simulated_run import SimulatedRun
 from tests.runtime.supervised import SupervisedRun
 

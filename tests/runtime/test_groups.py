@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from swell.runtime.groups import abort_default_group, join_default_group, keep_for_ever
+from swell.runtime.process_groups import abort_default_group, join_default_group, keep_for_ever
 
 
 @pytest.fixture

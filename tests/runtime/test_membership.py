@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swell.errors import ConfigError
-from swell.runtime.actions import Announce, Kill, Log, Start
-from swell.runtime.membership import Membership
-from swell.runtime.notice import EXIT_RESUME
-from swell.runtime.roster import Patience
-from swell.runtime.sizes import parse_sizes
+from swell.supervisor.actions import Announce, Kill, Log, Start
+from swell.supervisor.membership import Membership
+from swell.supervisor.notice import EXIT_RESUME
+from swell.supervisor.roster import Patience
+from swell.supervisor.sizes import parse_sizes
 from tests.runtime.simulated_run import SimulatedRun
 
 PATIENCE = Patience(settle_s=0.25, linger_s=2.0, start_s=60.0, hang_s=10.0, grace_s=30.0)

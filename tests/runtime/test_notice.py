@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from swell.errors import ConfigError
-from swell.runtime import Notice, Notices
+from swell.runtime.notices import Notices
+from swell.supervisor.notice import Notice
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT"])
@@ -107,7 +108,7 @@ def run_script(body: str) -> subprocess.Popen[str]:
 def test_the_second_ctrl_c_ends_the_process_at_once() -> None:
     process = run_script("""
         import time
-        from swell.runtime.notice import Notices
+        from swell.runtime.notices import Notices
         with Notices() as notices:
             print("listening", flush=True)
             while notices.notice() is None:
@@ -127,7 +128,7 @@ def test_the_second_ctrl_c_ends_the_process_at_once() -> None:
 def test_forked_children_keep_their_ways_and_outlive_the_first_ctrl_c() -> None:
     process = run_script("""
         import os, signal, time
-        from swell.runtime.notice import Notices
+        from swell.runtime.notices import Notices
         with Notices() as notices:
             child = os.fork()
             if child == 0:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swell.errors import ConfigError
-from swell.runtime.sizes import WorldSizes, parse_sizes
+from swell.supervisor.sizes import WorldSizes, parse_sizes
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from swell.errors import ConfigError
-from swell.runtime.control import ask
-from swell.runtime.rundir import RunDir
+from swell.supervisor.control import ask
+from swell.supervisor.run_dir import RunDir
 from tests.runtime.supervised import SupervisedRun, pids
 
 WORKER = str(Path(__file__).with_name("plain_worker.py"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from swell.errors import ConfigError
-from swell.runtime.sizes import parse_sizes
-from swell.runtime.torchrun import torchrun_command, torchrun_environment
+from swell.supervisor.sizes import parse_sizes
+from swell.supervisor.torchrun import torchrun_command, torchrun_environment
 
 
 def command(workers: str, per_node: int = 1) -> list[str]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swell.errors import TraceError
-from swell.runtime.worker_trace import WorkerTrace, read_worker_trace
+from swell.supervisor.worker_trace import WorkerTrace, read_worker_trace
 
 
 def read(tmp_path: Path, text: str) -> WorkerTrace:

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swell.errors import ConfigError, WorldError
-from swell.runtime import Alone, Environment, open_world, read_environment
+from swell.runtime.collective import Alone
+from swell.runtime.environment import Environment, read_environment
+from swell.runtime.world import open_world
 from tests.workers import run_processes
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swell.core.events import EpochEnded, EpochStarted, Event, Resized, RunStarted, Stepped, StepSkipped
-from swell.telemetry.endurance import endurance
+from swell.telemetry.chaos_report import endurance
 
 
 def stepped(samples: int, batch: int, step: int = 1) -> Stepped:

@@ -21,7 +21,7 @@ from swell.core.events import (
     Warned,
 )
 from swell.telemetry import ProgressLine
-from swell.telemetry.standing import compact, duration
+from swell.telemetry.run_summary import compact, duration
 from tests.telemetry.runs import a_run, stepped
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from swell.checkpoint.cadence import Cadence, Mark
-from swell.checkpoint.found import Found, check_model, inspect, verify
 from swell.checkpoint.manifest import Manifest
+from swell.checkpoint.reading import Checkpoint, check_model, inspect, verify
 from swell.checkpoint.rng import capture_rng, restore_rng
 from swell.checkpoint.saver import AsyncSaver, SaveReport
 from swell.checkpoint.store import Store
@@ -13,7 +13,7 @@ from swell.checkpoint.transfer import empty_like, pack, share_state, unpack
 __all__ = [
     "AsyncSaver",
     "Cadence",
-    "Found",
+    "Checkpoint",
     "Manifest",
     "Mark",
     "SaveReport",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from swell.checkpoint.background import Background
-from swell.checkpoint.found import Found
+from swell.checkpoint.reading import Checkpoint
+from swell.checkpoint.worker_thread import Background
 from swell.errors import CheckpointError
 
 
@@ -16,7 +16,7 @@ from swell.errors import CheckpointError
 class SaveReport:
     """A checkpoint that is complete on the disk, and what it cost."""
 
-    found: Found
+    found: Checkpoint
     held_s: float  # how long the training thread waited
     write_s: float  # from the end of the copy until it was on the disk
 
@@ -39,7 +39,7 @@ class Target(Protocol):
     def stager(self) -> Stager: ...
 
     @property
-    def save(self) -> Callable[..., Found]:
+    def save(self) -> Callable[..., Checkpoint]:
         """Saves a state, or what the stager took of one; takes samples, step and more by keyword."""
         ...
 
@@ -110,7 +110,7 @@ class AsyncSaver:
         self._background.start(write)
         return True
 
-    def save(self, state: Mapping[str, Any], *, samples: int, step: int, **about: Any) -> Found:
+    def save(self, state: Mapping[str, Any], *, samples: int, step: int, **about: Any) -> Checkpoint:
         """Save now and return once it is on the disk; raises ``CheckpointError`` when it cannot be written."""
         began = time.perf_counter()
         self._background.wait()

@@ -18,14 +18,14 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from swell.checkpoint.agreement import Together
 from swell.checkpoint.disk import checksum_file, explained, sync_file
-from swell.checkpoint.draft import Draft
 from swell.checkpoint.encoding import encode, shard_mark
-from swell.checkpoint.found import Found, check_model, inspect, read_parts, verify
 from swell.checkpoint.manifest import FileEntry
+from swell.checkpoint.reading import Checkpoint, check_model, inspect, read_parts, verify
 from swell.checkpoint.snapshot import MODEL, HostBuffers, Snapshot, take
 from swell.checkpoint.store import Store
-from swell.checkpoint.together import Together
+from swell.checkpoint.writing import Draft
 from swell.core.protocols import Collective
 from swell.errors import CheckpointError, WorldError
 
@@ -72,7 +72,7 @@ class ShardedStore:
         step: int,
         name: str | None = None,
         meta: Mapping[str, Any] | None = None,
-    ) -> Found:
+    ) -> Checkpoint:
         """Save a state whose parts may hold DTensors anywhere; what is not sharded is taken from the first replica.
 
         Fails on every replica when it fails on one, with ``CheckpointError``; a lost replica raises ``WorldError``.
@@ -106,7 +106,7 @@ class ShardedStore:
             self.store.prune()
         return inspect(path)
 
-    def newest(self) -> Found | None:
+    def newest(self) -> Checkpoint | None:
         """The newest complete checkpoint as the first replica finds it; the same on every replica."""
 
         def find() -> str:
@@ -118,7 +118,7 @@ class ShardedStore:
 
     def load(
         self,
-        found: Found,
+        found: Checkpoint,
         into: Mapping[str, Any],
         *,
         optimizers: Mapping[str, torch.optim.Optimizer] | None = None,
@@ -178,7 +178,7 @@ class ShardedStore:
             sync_file(path)
         return [checksum_file(folder, f"{SHARDS}/{path.name}") for path in mine]
 
-    def _read_shards(self, found: Found, layout: _Layout) -> dict[str, Any]:
+    def _read_shards(self, found: Checkpoint, layout: _Layout) -> dict[str, Any]:
         reader = _Reader(found)
         targets: dict[str, Any] = {}
 
@@ -318,7 +318,7 @@ class _Writer(dcp.FileSystemWriter):
 class _Reader(dcp.FileSystemReader):
     """Takes the index of the shards from JSON, and opens only files that the manifest names."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: Checkpoint) -> None:
         super().__init__(found.path / SHARDS)
         self._files = {entry.path for entry in found.manifest.files}
 

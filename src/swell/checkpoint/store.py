@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from swell import __version__
 from swell.checkpoint.disk import explained, sync_folder
-from swell.checkpoint.draft import Draft, remove_leftovers, retire
-from swell.checkpoint.found import Found, check_model, inspect, numbered_folders, read_parts, verify
+from swell.checkpoint.reading import Checkpoint, check_model, inspect, numbered_folders, read_parts, verify
 from swell.checkpoint.snapshot import HostBuffers, Snapshot, take
+from swell.checkpoint.writing import Draft, remove_leftovers, retire
 from swell.errors import CheckpointError, ConfigError, DamagedCheckpointError
+from swell.version import __version__
 
 FOLDER = "checkpoints"  # below the run's folder
 
@@ -78,7 +78,7 @@ class Store:
         name: str | None = None,
         world_size: int = 1,
         meta: Mapping[str, Any] | None = None,
-    ) -> Found:
+    ) -> Checkpoint:
         """Save the named parts of a state as one whole, and let old checkpoints go; returns once it is on the disk.
 
         A part is made of what ``swell.checkpoint.encoding.HELD`` lists. The part "model" says which model it is.
@@ -148,7 +148,7 @@ class Store:
             "versions": _versions(),
         }
 
-    def newest(self) -> Found | None:
+    def newest(self) -> Checkpoint | None:
         """The last checkpoint saved that is complete, every byte checked; None when there is none.
 
         Damaged ones are named in a warning and passed over. One of another run or of a newer format raises
@@ -156,17 +156,17 @@ class Store:
         """
         return next(self._complete(), None)
 
-    def named(self, name: str) -> Found | None:
+    def named(self, name: str) -> Checkpoint | None:
         """The last complete checkpoint saved under this name, every byte checked; None when there is none."""
         return next(self._complete(lambda found: found.name == name), None)
 
-    def all(self) -> list[Found]:
+    def all(self) -> list[Checkpoint]:
         """Every checkpoint that is complete by a quick look (manifest and lengths), oldest first."""
         return list(self._looked_at(numbered_folders(self.root), passed_over=CheckpointError))
 
     def load(
         self,
-        found: Found,
+        found: Checkpoint,
         *,
         map_location: Any = "cpu",
         parts: Collection[str] | None = None,
@@ -184,7 +184,7 @@ class Store:
         verify(found)
         return read_parts(found, map_location=map_location, parts=parts)
 
-    def load_newest(self, *, map_location: Any = "cpu", model: Any = None) -> tuple[Found, dict[str, Any]] | None:
+    def load_newest(self, *, map_location: Any = "cpu", model: Any = None) -> tuple[Checkpoint, dict[str, Any]] | None:
         """The newest complete checkpoint and its state, in one reading; None when there is none."""
         for found in self._looked_at(reversed(numbered_folders(self.root))):
             try:
@@ -209,7 +209,7 @@ class Store:
                     )
         return deleted
 
-    def _complete(self, wanted: Callable[[Found], bool] = lambda found: True) -> Iterator[Found]:
+    def _complete(self, wanted: Callable[[Checkpoint], bool] = lambda found: True) -> Iterator[Checkpoint]:
         for found in filter(wanted, self._looked_at(reversed(numbered_folders(self.root)))):
             self.check_run(found, of_another_run=False)
             try:
@@ -221,7 +221,7 @@ class Store:
 
     def _looked_at(
         self, folders: Iterable[tuple[int, Path]], passed_over: type[CheckpointError] = DamagedCheckpointError
-    ) -> Iterator[Found]:
+    ) -> Iterator[Checkpoint]:
         for _, path in folders:
             try:
                 yield inspect(path)
@@ -229,7 +229,7 @@ class Store:
                 if path.exists():  # otherwise it was deleted while we looked
                     self._pass_over(error)
 
-    def check_run(self, found: Found, *, of_another_run: bool) -> None:
+    def check_run(self, found: Checkpoint, *, of_another_run: bool) -> None:
         """Raise ``CheckpointError`` for a checkpoint of another run, unless that is meant."""
         if found.manifest.run_id != self.run_id and not of_another_run:
             raise CheckpointError(

@@ -15,7 +15,7 @@ from swell.cli.table import print_note
 from swell.errors import ConfigError
 
 if TYPE_CHECKING:
-    from swell.telemetry.endurance import Endurance
+    from swell.telemetry.chaos_report import Endurance
 
 _OWN = ("mtbf", "kinds", "seed", "duration", "max_faults", "fail_at", "json")
 
@@ -40,10 +40,10 @@ def _options(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from swell.runtime.chaos import Chaos, Weather
     from swell.runtime.faults import Faults, parse_fault
+    from swell.supervisor.chaos import Chaos, Weather
     from swell.telemetry import LOG_NAME
-    from swell.telemetry.endurance import endurance
+    from swell.telemetry.chaos_report import endurance
     from swell.telemetry.log import read_events
 
     if args.mtbf is None and not args.fail_at:

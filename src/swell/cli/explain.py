@@ -96,7 +96,7 @@ def _reasons(event: BatchChanged) -> list[str]:
     from swell.errors import SwellError
     from swell.policies import observation_from_dict
     from swell.policies.decision import checked_batch, follows_noise
-    from swell.policies.written import explained, policy_from_text
+    from swell.policies.parse import explained, policy_from_text
 
     try:
         policy, seen = policy_from_text(event.policy), observation_from_dict(event.seen)

@@ -17,7 +17,7 @@ def _options(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from swell.runtime.rundir import RunDir
+    from swell.supervisor.run_dir import RunDir
 
     record = RunDir(args.run_dir).read_record()
     try:

@@ -70,11 +70,11 @@ def start(options: dict[str, Any], *, variables: Mapping[str, str] | None = None
 
 def _in_place(args: Namespace, command: list[str], options: dict[str, Any], variables: Mapping[str, str]) -> int:
     from swell.runtime.environment import count_places
-    from swell.runtime.roster import Patience
-    from swell.runtime.rundir import RunDir
-    from swell.runtime.sizes import parse_sizes
-    from swell.runtime.supervisor import RunOptions, supervise
-    from swell.runtime.worker_trace import read_worker_trace
+    from swell.supervisor.roster import Patience
+    from swell.supervisor.run_dir import RunDir
+    from swell.supervisor.sizes import parse_sizes
+    from swell.supervisor.supervisor import RunOptions, supervise
+    from swell.supervisor.worker_trace import read_worker_trace
 
     for name in ("grace", "hang_timeout", "stall_timeout"):
         if getattr(args, name) is not None and not getattr(args, name) > 0:
@@ -110,8 +110,8 @@ def _in_place(args: Namespace, command: list[str], options: dict[str, Any], vari
 
 
 def _with_torchrun(args: Namespace, command: list[str]) -> int:
-    from swell.runtime.sizes import parse_sizes
-    from swell.runtime.torchrun import become_torchrun, torchrun_command
+    from swell.supervisor.sizes import parse_sizes
+    from swell.supervisor.torchrun import become_torchrun, torchrun_command
 
     line = torchrun_command(
         command,

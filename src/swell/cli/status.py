@@ -15,7 +15,7 @@ def _options(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from swell.runtime.control import ask
+    from swell.supervisor.control import ask
 
     seen = ask(args.run_dir, "status")
     if args.json:

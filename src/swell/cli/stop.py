@@ -18,7 +18,7 @@ def _options(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from swell.runtime.control import ask
+    from swell.supervisor.control import ask
 
     ask(args.run_dir, "stop", grace_s=args.grace)
     deadline = time.monotonic() + (args.wait or 0.0)

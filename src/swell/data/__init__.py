@@ -6,7 +6,7 @@ from swell.data.evaluation import evaluation_loader
 from swell.data.feed import Feed
 from swell.data.orders import orders
 from swell.data.own_stream import OwnStream
-from swell.data.spans import Span
+from swell.data.span import Span
 from swell.data.stream import Stream
 
 __all__ = ["Feed", "OwnStream", "Span", "Stream", "evaluation_loader", "orders"]

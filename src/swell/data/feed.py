@@ -14,7 +14,7 @@ from swell.core.protocols import Order
 from swell.data.indices import Indices
 from swell.data.pieces import PieceError, cut, join
 from swell.data.seeding import SeededSamples
-from swell.data.spans import Span
+from swell.data.span import Span
 from swell.data.speculation import Part, Speculation
 from swell.errors import ConfigError, LoadError, SwellError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from swell.core.protocols import Order
-from swell.data.spans import Span
+from swell.data.span import Span
 
 _LARGEST_BLOCK = 8192
 _CALL = 2048  # positions whose lookup takes about as long as one call does

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from swell.data.spans import Span
+from swell.data.span import Span
 from swell.data.window import Window
 
 

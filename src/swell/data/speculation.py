@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
-from swell.data.spans import Span
+from swell.data.span import Span
 
 _ABSENT: Any = object()
 _PATIENCE = 4096  # spans looked ahead for a use of what was fetched, at a few microseconds each

@@ -12,7 +12,7 @@ from swell.core.order import Sequential
 from swell.core.permutation import LARGEST
 from swell.data.feed import Feed
 from swell.data.read_ahead import ReadAhead
-from swell.data.spans import Span
+from swell.data.span import Span
 from swell.errors import ConfigError, DataError
 
 

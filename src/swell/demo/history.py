@@ -18,8 +18,8 @@ from swell.core.protocols import Sink
 from swell.demo.training import Result
 from swell.demo.worker import PACE, RESULT
 from swell.errors import SwellError
-from swell.runtime.control import ask
-from swell.runtime.notice import EXIT_RESUME
+from swell.supervisor.control import ask
+from swell.supervisor.notice import EXIT_RESUME
 from swell.telemetry import LOG_NAME
 
 MOST_PACE = 600.0  # samples a second for one worker, slow enough to watch

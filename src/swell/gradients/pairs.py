@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from swell.gradients.accumulator import Accumulator
+from swell.gradients.gradient_sum import GradientSum
 from swell.gradients.norms import WIDE
 
 
@@ -20,7 +20,7 @@ class GradientPairs:
     both are measured in the metric of the second step. Costs one gradient's memory from a first step to its second.
     """
 
-    def __init__(self, accumulator: Accumulator, half: Callable[[int], int]) -> None:
+    def __init__(self, accumulator: GradientSum, half: Callable[[int], int]) -> None:
         self._accumulator, self._half = accumulator, half
         self.clear()
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import swell
 from swell.core.events import EpochEnded, EpochStarted, Event, RunEnded, RunStarted, Stepped, from_json, to_json
 from swell.core.protocols import Sink
 from swell.runtime.environment import read_environment
 from swell.telemetry import EventLog, Fanout, last_step, open_sinks
+from swell.version import __version__
 
 if TYPE_CHECKING:
     from swell.job.job import Job
@@ -70,7 +70,7 @@ class Announcer:
         self.emit(
             RunStarted(
                 time=time.time(),
-                version=swell.__version__,
+                version=__version__,
                 replicas=job.replicas,
                 base_batch=job._pace.base,
                 policy=repr(job._pace.policy),

@@ -15,7 +15,8 @@ from swell.job import state as whole
 from swell.job.vote import agree_on_text, meet
 from swell.runtime.collective import TorchCollective
 from swell.runtime.faults import read_faults
-from swell.runtime.notice import EXIT_RESUME, Notice, Notices
+from swell.runtime.notices import Notices
+from swell.supervisor.notice import EXIT_RESUME, Notice
 
 if TYPE_CHECKING:
     from swell.job.job import Job

@@ -13,15 +13,16 @@ from swell.core.protocols import Collective
 from swell.core.types import NoiseEstimate
 from swell.errors import ConfigError
 from swell.policies.decision import predicted_outlook
-from swell.runtime import Alone, World
+from swell.runtime.collective import Alone
+from swell.runtime.world import World
 
 if TYPE_CHECKING:
     from swell.core.ledger import Ledger
     from swell.job.ending import Ending
-    from swell.job.pace import Pace
     from swell.job.stepping import Stepping
     from swell.job.trainee import Trainee
     from swell.job.training_loader import TrainingLoader
+    from swell.loop.pace import Pace
 
 ALONE = Alone()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
-from swell.loop.schedule import Schedule
+from swell.loop.lr_schedule import LRSchedule
 
 if TYPE_CHECKING:
     from swell.job.job import Job
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _PLACES = {"params", "last_epoch", "base_lrs", "initial_lr"}  # where a schedule stands, not how it was made
 
 
-def as_given(optimizer: Optimizer, schedule: Schedule | None) -> dict[str, Any]:
+def as_given(optimizer: Optimizer, schedule: LRSchedule | None) -> dict[str, Any]:
     """The settings of an optimizer and its scheduler that are plain numbers or words, as they are now."""
     scheduler = {} if schedule is None else schedule.scheduler.state_dict()
     return {"groups": [_plain(group) for group in optimizer.param_groups], "scheduler": _plain(scheduler)}

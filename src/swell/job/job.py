@@ -30,21 +30,22 @@ from swell.job.ending import Ending
 from swell.job.evaluation import evaluate
 from swell.job.figures import Figures
 from swell.job.keeper import Keeper
-from swell.job.pace import Pace
 from swell.job.passes import Passes
 from swell.job.rehearsal import Rehearsal, Rehearse
-from swell.job.statistics import Statistics, as_statistics
 from swell.job.stepping import Stepping
 from swell.job.trainee import Clip, Trainee
 from swell.job.training_loader import TrainingLoader, feed_loader, stream_loader
 from swell.job.vote import agree_on_text
+from swell.loop.lr_schedule import schedule_of
 from swell.loop.metrics import Metrics
-from swell.loop.schedule import schedule_of
+from swell.loop.pace import Pace
+from swell.loop.statistics import Statistics, as_statistics
 from swell.loop.step import StepInProgress
 from swell.policies import as_policy
 from swell.rules import as_rule, auto, suits
-from swell.runtime import World, open_world, read_environment
-from swell.runtime.notice import Notices
+from swell.runtime.environment import read_environment
+from swell.runtime.notices import Notices
+from swell.runtime.world import World, open_world
 
 Micro = int | tuple[int | None, int | None] | None
 

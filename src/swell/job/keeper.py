@@ -21,7 +21,7 @@ from swell.checkpoint.transfer import pack, share_state, unpack
 from swell.core.events import Saved, Warned
 from swell.job import state as whole
 from swell.job.given import differences
-from swell.runtime.groups import background_collective
+from swell.runtime.process_groups import background_collective
 
 if TYPE_CHECKING:
     from swell.checkpoint.sharded import ShardedStore

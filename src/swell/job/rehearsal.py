@@ -13,7 +13,7 @@ from swell.core.layout_times import LayoutTimes
 from swell.core.protocols import Policy
 from swell.core.types import Layout, Observation, StepTimes
 from swell.errors import ConfigError
-from swell.job.statistics import Statistics
+from swell.loop.statistics import Statistics
 
 if TYPE_CHECKING:
     from swell.job.job import Job

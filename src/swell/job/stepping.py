@@ -17,10 +17,10 @@ from swell.errors import DataError, LoopError, WorldError
 from swell.job.checks import check_gradients, check_loss
 from swell.job.ending import Ending
 from swell.job.memory import Memory, is_out_of_memory
-from swell.job.statistics import Statistics
 from swell.job.trainee import Clip, Trainee
 from swell.job.update import Outcome, Position, Updater
 from swell.job.vote import why_failed
+from swell.loop.statistics import Statistics
 from swell.loop.step import StepInProgress
 from swell.policies import is_finished
 from swell.policies.decision import follows_noise, lays_out, require_noise

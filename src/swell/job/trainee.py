@@ -15,13 +15,13 @@ from swell.core.moment_average import RECENT, MomentAverage
 from swell.core.protocols import Collective, Rule
 from swell.core.types import Factors, Moments, NoiseEstimate, Plan, ScaleState
 from swell.errors import ConfigError, LoopError
-from swell.gradients.accumulator import DENSE, Accumulator
 from swell.gradients.factors import BiasClock, scaled
+from swell.gradients.gradient_sum import DENSE, GradientSum
+from swell.gradients.late_readings import LateReadings
 from swell.gradients.pairs import GradientPairs
-from swell.gradients.readings import LateReadings
 from swell.gradients.sharded import ShardedGradients, sharded_modules
 from swell.job.given import as_given
-from swell.loop.schedule import Schedule
+from swell.loop.lr_schedule import LRSchedule
 from swell.rules.metric import needs_preconditioned
 
 Clip = float | Callable[[list[Tensor]], Any]
@@ -49,7 +49,7 @@ class Trainee:
         *,
         rule: Rule,
         scaler: Any | None,
-        schedule: Schedule | None,
+        schedule: LRSchedule | None,
         base_batch: int,
         exact: bool,
         half: Callable[[int], int] | None = None,
@@ -57,7 +57,7 @@ class Trainee:
         self.model, self.optimizer, self.rule = model, optimizer, rule
         self.scaler, self.schedule = scaler, schedule
         self.given = as_given(optimizer, schedule)  # as the run was begun
-        self.accumulator = Accumulator(optimizer)
+        self.accumulator = GradientSum(optimizer)
         modules = sharded_modules(model)
         if modules:
             self.accumulator.shards = ShardedGradients(modules, optimizer, self.accumulator.metric)

@@ -16,7 +16,7 @@ from swell.core.types import Plan
 from swell.data.feed import Feed
 from swell.data.orders import Orders
 from swell.data.own_stream import OwnStream
-from swell.data.spans import Span
+from swell.data.span import Span
 from swell.data.stream import Stream
 from swell.data.window import Window
 from swell.errors import ConfigError, LoadError

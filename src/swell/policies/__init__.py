@@ -7,10 +7,10 @@ gives.
 
 from __future__ import annotations
 
+from swell.policies.coerce import UserPolicy, as_policy
 from swell.policies.combinators import AtEpochEnds, Clamp, Dwell, Hysteresis, RoundTo, RoundToReplicas
 from swell.policies.decision import checked_batch, chosen_layout, is_finished
 from swell.policies.fixed import Fixed
-from swell.policies.given import UserPolicy, as_policy
 from swell.policies.goodput import Goodput
 from swell.policies.noise_scale import NoiseScale
 from swell.policies.norm_test import NormTest

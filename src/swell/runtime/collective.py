@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from swell.errors import ConfigError, WorldError
-from swell.runtime.failures import lost_peers_as_world_errors
+from swell.runtime.peer_failures import lost_peers_as_world_errors
 
 _LOOK = timedelta(seconds=0.5)  # how long a wait lasts before it is asked whether a peer is known to be gone
 BUCKET_BYTES = 32 * 2**20  # tensors travel together up to this much, so that the copy they need stays small

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from swell.core.protocols import Collective
 from swell.errors import ConfigError, WorldError
 from swell.runtime.collective import Alone, TorchCollective
-from swell.runtime.elastic import open_elastic_world
+from swell.runtime.elastic_world import open_elastic_world
 from swell.runtime.environment import Environment, read_environment
-from swell.runtime.groups import (
+from swell.runtime.process_groups import (
     DEFAULT_TIMEOUT_S,
     choose_backend,
     choose_device,
@@ -21,7 +21,7 @@ from swell.runtime.groups import (
     leave_default_group,
     wrap_default_group,
 )
-from swell.runtime.notice import Notice
+from swell.supervisor.notice import Notice
 
 
 class World(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from swell.telemetry.canvas import COLOURS, Canvas
+from swell.telemetry.figure import COLOURS, Canvas
 
 
 def draw_noise(

@@ -27,7 +27,7 @@ from swell.core.events import (
     StepSkipped,
     Warned,
 )
-from swell.telemetry.standing import Part, Standing, compact, duration
+from swell.telemetry.run_summary import Part, Standing, compact, duration
 
 _FRAME_S = 0.1  # a live line is drawn at most this often
 _SMALLEST_BAR, _LARGEST_BAR, _GAP = 10, 40, 2  # columns

@@ -12,7 +12,7 @@ import numpy as np
 
 from swell.core.events import Event, RunStarted
 from swell.errors import ConfigError
-from swell.telemetry.canvas import COLOURS, Canvas
+from swell.telemetry.figure import COLOURS, Canvas
 from swell.telemetry.series import Series, series_of, smoothed
 
 _MOST_POINTS = 4000  # a picture shows no more; the rest would only make the file large

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from swell.core.events import Event, RunStarted
-from swell.telemetry.canvas import COLOURS, Canvas
+from swell.telemetry.figure import COLOURS, Canvas
 from swell.telemetry.report import average_loss, dress_batch, dress_loss, from_zero
 from swell.telemetry.series import series_of
 

@@ -20,10 +20,12 @@ from swell.errors import ConfigError, DamagedCheckpointError, LoopError, WorldEr
 from swell.job import Job
 from swell.job.vote import meet
 from swell.loop.step import StepInProgress
-from swell.runtime import Alone, Notices, World, open_world
 from swell.runtime.adaptdl_environment import read_adaptdl_environment
-from swell.runtime.direct import open_direct_world
+from swell.runtime.collective import Alone
 from swell.runtime.environment import read_environment
+from swell.runtime.explicit_group import open_direct_world
+from swell.runtime.notices import Notices
+from swell.runtime.world import World, open_world
 
 if TYPE_CHECKING:
     from swell.compat.adaptdl.torch.accumulator import Accumulator

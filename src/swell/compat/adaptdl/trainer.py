@@ -21,16 +21,16 @@ from swell.compat.adaptdl.session import Session, open_session, session
 from swell.core.moments import consecutive_differences, gain
 from swell.core.planning import plan
 from swell.errors import ConfigError, LoopError
-from swell.job.pace import Pace
 from swell.job.state import capture_trainee, restore_trainee
 from swell.job.trainee import Trainee
 from swell.job.update import Position, Updater
+from swell.loop.lr_schedule import LRSchedule
 from swell.loop.metrics import Metrics
-from swell.loop.schedule import Schedule
+from swell.loop.pace import Pace
 from swell.loop.step import StepInProgress
 from swell.policies import Fixed, Goodput
 from swell.rules import as_rule, auto
-from swell.runtime import EXIT_RESUME
+from swell.supervisor.notice import EXIT_RESUME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class AdaptDLTorchTrainer:
             optimizer,
             rule=rule,
             scaler=None,
-            schedule=None if lr_scheduler is None else Schedule(lr_scheduler, by="manual"),
+            schedule=None if lr_scheduler is None else LRSchedule(lr_scheduler, by="manual"),
             base_batch=self.bounds.batch_size,
             exact=True,
         )

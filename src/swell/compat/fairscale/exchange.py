@@ -10,7 +10,7 @@ from torch import Tensor
 from swell.core.counts import whole_number
 from swell.errors import ConfigError
 from swell.runtime.collective import Alone
-from swell.runtime.present import present_collective
+from swell.runtime.script_group import present_collective
 
 
 class Exchange:

@@ -9,8 +9,8 @@ from torch.optim import Optimizer
 from swell.compat.variable_batch_size.xla import XlaCollective
 from swell.core.protocols import Collective
 from swell.errors import ConfigError
-from swell.gradients.accumulator import ABSENT, DENSE, SPARSE, Accumulator
-from swell.runtime.present import present_collective
+from swell.gradients.gradient_sum import ABSENT, DENSE, SPARSE, GradientSum
+from swell.runtime.script_group import present_collective
 
 
 class Exchange:
@@ -31,7 +31,7 @@ class Exchange:
             )
         self._collective = collective
         self._optimizer = optimizer
-        self._accumulator = Accumulator(optimizer)
+        self._accumulator = GradientSum(optimizer)
         self._device = device
 
     def clear(self) -> None:

@@ -14,7 +14,7 @@ from swell.core.planning import plan_remainder
 from swell.core.types import MicroBatch, Observation, Plan
 from swell.errors import ConfigError, TraceError
 from swell.policies.trace import AtEnd, Trace
-from swell.runtime.present import present_collective
+from swell.runtime.script_group import present_collective
 
 
 class CustomSampler(Sampler[list[int]]):

@@ -11,13 +11,13 @@ from typing import Any
 
 import keras
 
-import swell
 from swell.core.events import BatchChanged, EpochEnded, EpochStarted, Event, RunEnded, RunStarted, Saved, Stepped
 from swell.core.protocols import Sink
 from swell.integrations.keras.conductor import Conductor
 from swell.integrations.keras.step import Step
 from swell.policies import observation_to_dict
 from swell.telemetry import Fanout, open_sinks
+from swell.version import __version__
 
 
 class Announcer:
@@ -40,7 +40,7 @@ class Announcer:
             self._emit(
                 RunStarted(
                     time=time.time(),
-                    version=swell.__version__,
+                    version=__version__,
                     replicas=conductor.replicas * conductor.devices,
                     base_batch=conductor.base,
                     policy=repr(conductor.policy),

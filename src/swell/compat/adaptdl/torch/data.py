@@ -18,7 +18,7 @@ from swell.core.protocols import Order
 from swell.core.types import Plan
 from swell.errors import ConfigError, DataError, LoopError
 from swell.job import Job
-from swell.job.statistics import Statistics
+from swell.loop.statistics import Statistics
 
 
 def current_dataloader() -> AdaptiveDataLoaderHelper | None:

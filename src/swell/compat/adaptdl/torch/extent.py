@@ -10,7 +10,7 @@ from swell.compat.adaptdl.session import Session
 from swell.core.planning import plan_remainder
 from swell.core.types import Plan
 from swell.job import Job
-from swell.job.statistics import Statistics
+from swell.loop.statistics import Statistics
 
 _LEAST_GAIN = 1e-3  # of a whole step, so that a rule that sees no progress at all does not make a loop endless
 

@@ -14,7 +14,7 @@ from swell.core.planning import plan_remainder
 from swell.core.types import Plan
 from swell.data.feed import Feed
 from swell.data.orders import orders
-from swell.data.spans import Span
+from swell.data.span import Span
 from swell.errors import LoopError
 from swell.job import Job
 from swell.job.ending import MAX_OVERFLOWS

@@ -6,7 +6,7 @@ import torch
 
 from swell.compat.runai import elastic
 from swell.core.counts import whole_number
-from swell.runtime.present import present_collective
+from swell.runtime.script_group import present_collective
 
 
 def init(global_batch_size: int, max_gpu_batch_size: int, gpus: int | None = None) -> None:

@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from swell.core.protocols import Collective
-from swell.gradients.accumulator import ABSENT, DENSE, SPARSE, Accumulator
-from swell.runtime.present import present_collective
+from swell.gradients.gradient_sum import ABSENT, DENSE, SPARSE, GradientSum
+from swell.runtime.script_group import present_collective
 
 
 class OneExchange:
@@ -57,7 +57,7 @@ class OneExchange:
             # A scaler sees only this replica's overflows now: it must tell us instead of passing over step().
             optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
 
-    def sum(self, accumulator: Accumulator, count: int) -> int:
+    def sum(self, accumulator: GradientSum, count: int) -> int:
         """Leave the sum over replicas in ``.grad`` of each; returns how many micro-batches it is of."""
         codes = accumulator.codes()
         if self._model is None or self._collective is None or self._collective.size == 1:

@@ -11,7 +11,7 @@ from torch import optim as torch_optim
 from swell.compat.runai.ga.torch.exchange import OneExchange, overflowed
 from swell.core.counts import whole_number
 from swell.errors import CheckpointError, ConfigError, LoopError
-from swell.gradients.accumulator import Accumulator
+from swell.gradients.gradient_sum import GradientSum
 
 OWN = (
     "_steps", "_taken", "_counted", "_accumulator", "_exchange", "_step_supports_amp_scaling", "stepped", "step",
@@ -25,7 +25,7 @@ class Accumulating:
     _steps: int
     _taken: int  # micro-batches since the last step
     _counted: int  # those of them that did not overflow
-    _accumulator: Accumulator
+    _accumulator: GradientSum
     _exchange: OneExchange
     stepped: bool
     """Whether the last call of ``step()`` updated the weights; step a scheduler only then."""
@@ -137,7 +137,7 @@ def _rebuilt(kind: type[torch_optim.Optimizer], attributes: dict[str, Any], step
     made = cast(Any, both.__new__(both))
     made.__setstate__(attributes)
     made._steps, made._taken, made._counted, made.stepped = steps, taken, taken, False
-    made._accumulator = Accumulator(made)
+    made._accumulator = GradientSum(made)
     made._exchange = OneExchange(made)
     if sums is not None:
         _hold(made._accumulator, sums)
@@ -145,7 +145,7 @@ def _rebuilt(kind: type[torch_optim.Optimizer], attributes: dict[str, Any], step
 
 
 @torch.no_grad()
-def _held(accumulator: Accumulator) -> list[torch.Tensor | None]:
+def _held(accumulator: GradientSum) -> list[torch.Tensor | None]:
     """A copy of the sums so far."""
     fresh = [parameter.grad for parameter in accumulator.parameters]
     accumulator.release(accumulator.codes())
@@ -157,7 +157,7 @@ def _held(accumulator: Accumulator) -> list[torch.Tensor | None]:
 
 
 @torch.no_grad()
-def _hold(accumulator: Accumulator, sums: Sequence[torch.Tensor | None]) -> None:
+def _hold(accumulator: GradientSum, sums: Sequence[torch.Tensor | None]) -> None:
     """Begin with sums that were held before."""
     for parameter, held in zip(accumulator.parameters, sums, strict=True):
         parameter.grad = None if held is None else held.to(parameter, copy=True)

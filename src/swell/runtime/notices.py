@@ -1,4 +1,4 @@
-"""Notices: somebody asked this worker to stop or to leave, and by when."""
+"""Listening for notices: signals, a file that appears, or a function that is asked."""
 
 from __future__ import annotations
 
@@ -8,42 +8,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
 from swell.errors import ConfigError
-
-EXIT_RESUME = 143
-"""The exit code that says "stopped on notice, everything is saved, resume me".
-
-128 + SIGTERM, which schedulers already read as "told to go" and not as a failure (AdaptDL uses it too). A process that
-SIGTERM killed before it could save looks the same to a shell, but not to whoever waits for it: that one has no exit
-code, only a signal.
-"""
+from swell.supervisor.notice import Notice
 
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """A request to stop after a step, save and go."""
-
-    source: str  # who asked: "SIGTERM", "file /tmp/stop", "supervisor"
-    time: float  # when it came, in seconds since the epoch
-    deadline: float | None = None  # when this worker must be gone, in seconds since the epoch; None when unknown
-    leave: bool = False  # whether the others carry on without this worker; otherwise the whole run stops
-
-    def seconds_left(self, now: float | None = None) -> float:
-        """Seconds until the deadline, below 0 when it has passed, infinite without one.
-
-        >>> Notice(source="SIGTERM", time=100.0, deadline=130.0).seconds_left(now=110.0)
-        20.0
-        """
-        if self.deadline is None:
-            return math.inf
-        return self.deadline - (time.time() if now is None else now)
 
 
 Watch = Callable[[], "Notice | bool | None"]

@@ -14,13 +14,10 @@ from datetime import timedelta
 import torch
 
 from swell.errors import WorldError
-from swell.runtime.channel import Channel
 from swell.runtime.collective import TorchCollective
-from swell.runtime.connections import Connections
 from swell.runtime.environment import Environment
-from swell.runtime.failures import is_peer_failure, reason_of
-from swell.runtime.generation import Generation
-from swell.runtime.groups import (
+from swell.runtime.peer_failures import is_peer_failure, reason_of
+from swell.runtime.process_groups import (
     abort_default_group,
     choose_backend,
     choose_device,
@@ -29,9 +26,12 @@ from swell.runtime.groups import (
     leave_default_group,
     set_timeout,
 )
-from swell.runtime.link import SupervisorLink
-from swell.runtime.notice import Notice
 from swell.runtime.rendezvous import RendezvousStore, SupersededError
+from swell.runtime.sockets import Connections
+from swell.runtime.supervisor_link import SupervisorLink
+from swell.supervisor.channel import Channel
+from swell.supervisor.generation import Generation
+from swell.supervisor.notice import Notice
 
 # gloo lets the accepting side of a connection wait 5 times as long for a peer that died before it connected, and
 # nothing can call it back. All members are there when they begin to connect, so the first attempt may be short; each

@@ -23,7 +23,7 @@ _FOLDER = re.compile(r"(\d{6,})-samples(\d+)-step(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Checkpoint:
     """A checkpoint whose manifest is whole and whose files are as long as it says; ``verify`` looks at every byte."""
 
     path: Path
@@ -69,7 +69,7 @@ def numbered_folders(root: Path) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), child) for match, child in names)
 
 
-def inspect(path: Path | str) -> Found:
+def inspect(path: Path | str) -> Checkpoint:
     """The checkpoint in a folder, by a quick look: its manifest, and the length of every file."""
     path = Path(path)
     with _reading(path):
@@ -79,10 +79,10 @@ def inspect(path: Path | str) -> Found:
             if length != entry.bytes:
                 raise _damaged(path, f"{entry.path} has {length} bytes instead of {entry.bytes}")
     match = _FOLDER.fullmatch(path.name)
-    return Found(path=path, number=int(match[1]) if match else 0, manifest=manifest)
+    return Checkpoint(path=path, number=int(match[1]) if match else 0, manifest=manifest)
 
 
-def verify(found: Found, *, first: int = 0, every: int = 1) -> None:
+def verify(found: Checkpoint, *, first: int = 0, every: int = 1) -> None:
     """Read every file and compare its checksum; raises ``DamagedCheckpointError`` at the first that differs.
 
     Replicas can share the work: each then reads the files ``[first::every]`` only.
@@ -93,7 +93,7 @@ def verify(found: Found, *, first: int = 0, every: int = 1) -> None:
                 raise _damaged(found.path, f"{entry.path} does not have the content that was written")
 
 
-def check_model(found: Found, model: Any) -> None:
+def check_model(found: Checkpoint, model: Any) -> None:
     """Raise ``CheckpointError`` unless the checkpoint's model has tensors of the same names, shapes and types."""
     differ = differences(found.manifest.model, fingerprint(model))
     if differ:
@@ -104,7 +104,7 @@ def check_model(found: Found, model: Any) -> None:
 
 
 def read_parts(
-    found: Found,
+    found: Checkpoint,
     *,
     map_location: Any,
     parts: Collection[str] | None = None,
@@ -122,7 +122,7 @@ def read_parts(
     return {name: decode(_read(found, held[name], map_location), shard=shard) for name in wanted}
 
 
-def _read(found: Found, part: Part, map_location: Any) -> Any:
+def _read(found: Checkpoint, part: Part, map_location: Any) -> Any:
     file = found.path / part.files[0].path
     with _reading(found.path):
         try:

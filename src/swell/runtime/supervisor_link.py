@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from swell.runtime.channel import Channel
-from swell.runtime.generation import Generation
-from swell.runtime.notice import EXIT_RESUME, Notice
+from swell.supervisor.channel import Channel
+from swell.supervisor.generation import Generation
+from swell.supervisor.notice import EXIT_RESUME, Notice
 
 
 class Dismissed(SystemExit):

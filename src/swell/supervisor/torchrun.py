@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from swell.errors import ConfigError
-from swell.runtime.sizes import WorldSizes
+from swell.supervisor.sizes import WorldSizes
 
 # Measured with torch 2.13 (two agents, one machine): 51 s from a node's loss to the next step as shipped, 5 to 9 s so.
 # keep_alive_max_attempt below 3 let both sides declare the other dead and train on alone.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swell.runtime.generation import Generation
-from swell.runtime.notice import Notice
+from swell.supervisor.generation import Generation
+from swell.supervisor.notice import Notice
 
 
 @dataclass(frozen=True, slots=True)

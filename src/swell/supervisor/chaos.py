@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from swell.errors import ConfigError
-from swell.runtime.control import ask
+from swell.supervisor.control import ask
 
 STRIKES = {"kill": "SIGKILL", "term": "SIGTERM", "stop": "SIGSTOP"}
 

@@ -15,8 +15,8 @@ from urllib.parse import quote
 import torch
 
 from swell.checkpoint.disk import FolderLock, remove_folder, sync_folder, write_file
-from swell.checkpoint.found import Found, folder_name, numbered_folders
 from swell.checkpoint.manifest import FILE_NAME, FileEntry, Manifest, Part, to_json
+from swell.checkpoint.reading import Checkpoint, folder_name, numbered_folders
 
 WRITING = ".writing-"
 DELETING = ".deleting-"
@@ -54,7 +54,7 @@ class Draft:
         self._parts.append(Part(name=name, kind=kind, files=tuple(files)))
         self._on_point(f"part {name}")
 
-    def publish(self, **about: Any) -> Found:
+    def publish(self, **about: Any) -> Checkpoint:
         """Write the manifest of what was added, with ``about`` as its other fields, and make the checkpoint visible."""
         manifest = Manifest(parts=tuple(self._parts), **about)
         write_file(self.folder, FILE_NAME, lambda to: to.write(to_json(manifest).encode()))
@@ -67,7 +67,7 @@ class Draft:
         sync_folder(self._root)
         self._release()
         self._on_point("published")
-        return Found(path=path, number=number, manifest=manifest)
+        return Checkpoint(path=path, number=number, manifest=manifest)
 
     def abandon(self) -> None:
         """Remove what was written; nothing to do once it is published."""
@@ -110,7 +110,7 @@ def remove_leftovers(root: Path) -> None:
                 remove_folder(folder)
 
 
-def retire(found: Found) -> None:
+def retire(found: Checkpoint) -> None:
     """Delete a checkpoint; hidden by one rename first, so that a crash in between leaves no torn one to be seen."""
     hidden = found.path.with_name(f"{DELETING}{uuid.uuid4().hex}")
     os.rename(found.path, hidden)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from swell.errors import ConfigError, SwellError, WorldError
-from swell.runtime.channel import Channel
-from swell.runtime.rundir import RunDir
+from swell.supervisor.channel import Channel
+from swell.supervisor.run_dir import RunDir
 
 Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
 

@@ -12,7 +12,7 @@ MODES = ("progress", "epoch", "manual")
 NEEDED = ("step", "state_dict", "load_state_dict")
 
 
-class Schedule:
+class LRSchedule:
     """Steps one scheduler: once per base step of progress, once per epoch, or never (the user does).
 
     A schedule written for the base batch keeps its meaning when the batch grows: a step worth 3.2 base steps moves it
@@ -77,7 +77,7 @@ class Schedule:
         self._steps, self._place = int(state["steps"]), None
 
 
-def schedule_of(optimizer: Any, scheduler: Any, *, by: str) -> Schedule:
+def schedule_of(optimizer: Any, scheduler: Any, *, by: str) -> LRSchedule:
     """The schedule of an optimizer; refuses what is no scheduler, or was made for another optimizer.
 
     Of a scheduler that does not tell whom it was made for, nothing is known.
@@ -95,4 +95,4 @@ def schedule_of(optimizer: Any, scheduler: Any, *, by: str) -> Schedule:
             f"the {type(scheduler).__name__} given to job.wrap was made for another optimizer than the "
             f"{type(optimizer).__name__} beside it, whose learning rate would never change. Make it for that one."
         )
-    return Schedule(scheduler, by=by)
+    return LRSchedule(scheduler, by=by)

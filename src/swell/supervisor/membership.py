@@ -21,12 +21,12 @@ from collections.abc import Iterable
 from typing import Literal
 
 from swell.errors import ConfigError
-from swell.runtime.actions import Action, Announce, Ask, End, Kill, Log, Release, Start
-from swell.runtime.finish import Finish
-from swell.runtime.generation import Generation
-from swell.runtime.notice import EXIT_RESUME, Notice
-from swell.runtime.roster import Patience, Worker, ended, status
-from swell.runtime.sizes import WorldSizes
+from swell.supervisor.actions import Action, Announce, Ask, End, Kill, Log, Release, Start
+from swell.supervisor.finish import Finish
+from swell.supervisor.generation import Generation
+from swell.supervisor.notice import EXIT_RESUME, Notice
+from swell.supervisor.roster import Patience, Worker, ended, status
+from swell.supervisor.sizes import WorldSizes
 
 OnFailure = Literal["restart", "shrink", "stop"]
 _MOST_FUTILE = 6

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from swell.errors import ConfigError
-from swell.runtime.failures import lost_peers_as_world_errors
-from swell.runtime.groups import DEFAULT_TIMEOUT_S, choose_backend, choose_device, join_default_group
+from swell.runtime.peer_failures import lost_peers_as_world_errors
+from swell.runtime.process_groups import DEFAULT_TIMEOUT_S, choose_backend, choose_device, join_default_group
 from swell.runtime.world import StaticWorld
 
 

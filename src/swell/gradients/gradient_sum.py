@@ -16,7 +16,7 @@ from swell.gradients.sharded import ShardedGradients
 ABSENT, DENSE, SPARSE = "0", "1", "2"
 
 
-class Accumulator:
+class GradientSum:
     """Takes each micro-gradient out of ``.grad``, measures it, and adds it up.
 
     Autograd hands every micro-gradient over whole, so measuring reads it once and copies nothing; with a single

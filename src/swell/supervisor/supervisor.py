@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from swell.errors import ConfigError, SwellError, WorldError
-from swell.runtime.actions import Action, Announce, Ask, End, Kill, Log, Release, Start
-from swell.runtime.channel import Channel
-from swell.runtime.control import ControlServer
-from swell.runtime.logs import LogFollower
-from swell.runtime.membership import Membership, OnFailure
-from swell.runtime.roster import Patience
-from swell.runtime.rundir import RunDir
-from swell.runtime.sizes import WorldSizes
-from swell.runtime.worker_process import WorkerProcess
-from swell.runtime.worker_trace import WorkerTrace
+from swell.supervisor.actions import Action, Announce, Ask, End, Kill, Log, Release, Start
+from swell.supervisor.channel import Channel
+from swell.supervisor.control import ControlServer
+from swell.supervisor.logs import LogFollower
+from swell.supervisor.membership import Membership, OnFailure
+from swell.supervisor.roster import Patience
+from swell.supervisor.run_dir import RunDir
+from swell.supervisor.sizes import WorldSizes
+from swell.supervisor.worker_process import WorkerProcess
+from swell.supervisor.worker_trace import WorkerTrace
 
 _TICK_S = 0.1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)

@@ -14,7 +14,7 @@ from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 from swell.core.protocols import Collective
 from swell.errors import ConfigError, WorldError
 from swell.runtime.collective import TorchCollective
-from swell.runtime.failures import lost_peers_as_world_errors
+from swell.runtime.peer_failures import lost_peers_as_world_errors
 
 DEFAULT_TIMEOUT_S = 600.0  # how long a collective may take before its peers count as lost
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from swell.runtime.actions import Action, Log
-from swell.runtime.generation import Generation
-from swell.runtime.roster import Worker
+from swell.supervisor.actions import Action, Log
+from swell.supervisor.generation import Generation
+from swell.supervisor.roster import Worker
 
 
 class Finish:
