@@ -89,19 +89,19 @@ def train(folder: str, life: int, resizes: list[tuple[int, int]], stop: int | No
     log = (place / f"rows-{life}-{os.getpid()}.jsonl").open("a", buffering=1)
 
     def write(**facts: Any) -> None:
-        log.write(json.dumps({"life": life, "generation": job._world.generation, **facts}) + "\n")
+        log.write(json.dumps({"life": life, "generation": job.engine.peers.generation, **facts}) + "\n")
 
     for epoch in job.epochs(EPOCHS):
         for x, y, index in loader:
             time.sleep(options.get("pause_s", 0.01))
-            step, generation = job.steps, job._world.generation
+            step, generation = job.steps, job.engine.peers.generation
             write(tried=step, epoch=epoch, rows=index.tolist())
             job.metrics.sum("seen", len(y))
             stepped = update(x, y)
             assert stepped == (job.steps > step)
             if stepped:
                 write(committed=step, generation=generation)
-                last = job._ledger.remaining == 0  # too short, perhaps, for each replica to have a part in it
+                last = job.engine.state.ledger.remaining == 0  # too short, perhaps, for each replica to have a part in it
                 if options.get("evaluate") and step % 5 == 3 and not last:
                     evaluate(job)
                 direct(place, life, job, resizes, stop)
@@ -146,7 +146,7 @@ def optimize(
         job.step(optimizer=first)
         if [job.rank, job.steps] == options.get("between") and claimed(place / "between"):
             os.kill(os.getpid(), signal.SIGKILL)
-        if job._stepping._current is None or job._stepping._current.ended:
+        if job.engine.steps.current is None or job.engine.steps.current.ended:
             return False
         job.backward(mean_loss(other, x, y), optimizer=second)
         return job.step(optimizer=second)

@@ -11,7 +11,7 @@ import torch
 import swell
 from swell.core.events import Event, Hinted, from_json
 from swell.errors import ConfigError
-from swell.job import hints
+from swell.job import advice
 from tests.job.scenario import Points, make_model, mean_loss
 from tests.workers import run_workers
 
@@ -64,7 +64,7 @@ def test_every_replica_gives_the_same_advice(batch: Any) -> None:
 
 
 def test_hints_are_told_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hints, "EVERY_S", 0.0)
+    monkeypatch.setattr(advice, "EVERY_S", 0.0)
     run(None, 16, [1], run_dir=tmp_path, save=None)
     lines = (tmp_path / "events.jsonl").read_text().splitlines()
     told = [event for event in map(from_json, lines) if isinstance(event, Hinted)]
@@ -73,7 +73,7 @@ def test_hints_are_told_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_hints_reach_a_sink_without_a_run_folder_with_the_error_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hints, "EVERY_S", 0.0)
+    monkeypatch.setattr(advice, "EVERY_S", 0.0)
     heard = Heard()
     run(None, swell.Goodput(16, max=64), [1], sinks=[heard])
     told = [event for event in heard.events if isinstance(event, Hinted)][-1]
@@ -97,5 +97,5 @@ def test_the_error_of_advice_is_asked_for_like_the_advice_and_one_number_will_do
 def test_numbers_of_replicas_that_cannot_be_are_refused(given: Any) -> None:
     job = swell.Job(batch=16, progress=False)
     job.loader(Points(512))
-    with pytest.raises(ConfigError, match="replicas="):
+    with pytest.raises(ConfigError, match="^replicas is"):
         job.speedup(given)

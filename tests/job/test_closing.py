@@ -230,6 +230,6 @@ def test_saves_by_steps_come_after_that_very_step(tmp_path: Path) -> None:
         for x, y, _ in loader:
             job.backward(mean_loss(model, x, y))
             job.step()
-            job._keeper._saver.wait()  # type: ignore[union-attr]  # a save that is being written puts the next one off
+            job.engine.saving.wait()  # type: ignore[union-attr]  # a save that is being written puts the next one off
     job.close()
     assert [save["step"] for save in events(tmp_path, "save")] == [3, 6, 9, 12, 12]  # the last at the end of the loop

@@ -117,8 +117,8 @@ def kept(model: nn.Module) -> Rollback:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     job = swell.Job(batch=4, device="cpu")
     job.wrap(model, optimizer)
-    rollback.look(job._trainees)
-    rollback.begin()
+    rollback.begin_pass(job.engine.state.learners)
+    rollback.begin_step()
     return rollback
 
 
@@ -145,7 +145,7 @@ def test_what_was_written_between_two_steps_stays() -> None:
     rollback = kept(model)
     statistics: Tensor = model[1].running_mean  # type: ignore[index,assignment]
     statistics.fill_(7.0)
-    rollback.begin()
+    rollback.begin_step()
     statistics.fill_(9.0)
     rollback.undo()
     assert statistics.tolist() == [7.0] * 5

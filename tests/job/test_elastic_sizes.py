@@ -31,17 +31,17 @@ from tests.runtime.forked import ForkedRun
 )
 def test_a_job_whose_batches_are_known_says_which_worlds_can_be_fed(settings: dict[str, Any], most: int) -> None:
     job = swell.Job(device="cpu", **settings)
-    assert job._pace.possible_replicas() == list(range(1, most + 1))
+    assert job.engine.state.pace.possible_replicas() == list(range(1, most + 1))
 
 
 def test_shares_in_proportion_to_speeds_fit_one_world_only() -> None:
     job = swell.Job(batch=12, capacity=[2.0, 1.0, 1.0], device="cpu")
-    assert job._pace.possible_replicas() == [3]
+    assert job.engine.state.pace.possible_replicas() == [3]
 
 
 def test_a_policy_that_may_choose_anything_rules_nothing_out() -> None:
     for batch in (swell.Schedule([(0, 8), (1, 64)], unit="epochs", base=8), swell.Goodput(8, micro=(4, 16))):
-        assert swell.Job(batch=batch, device="cpu")._pace.possible_replicas() is None
+        assert swell.Job(batch=batch, device="cpu").engine.state.pace.possible_replicas() is None
 
 
 def train(batch: int) -> None:

@@ -24,7 +24,7 @@ def trained(*, plainly: bool, **settings: Any) -> list[torch.Tensor]:
         loss = mean_loss(model, x, y)
         if plainly:
             loss.backward()
-            job._stepping.weigh(job._trainees)
+            job.engine.steps.weigh(job.engine.state.learners)
         else:
             job.backward(loss)
         job.step()
@@ -40,9 +40,9 @@ def test_a_save_waits_for_the_users_code_after_the_step_and_is_announced(tmp_pat
     job, model = swell.Job(tmp_path, batch=8, save=1e-9), make_model()
     job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.05))
     seen: list[str] = []
-    job._ending.first = lambda: seen.append("announced")
+    job.engine.hooks.before_boundary = lambda: seen.append("announced")
     for x, y, _ in job.loader(Points(16)):
-        job._keeper._saver.wait()  # type: ignore[union-attr]  # a save that is being written puts the next one off
+        job.engine.saving.wait()  # type: ignore[union-attr]  # a save that is being written puts the next one off
         job.backward(mean_loss(model, x, y))
         if job.step():
             seen.append("after the step")

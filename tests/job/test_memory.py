@@ -57,7 +57,7 @@ def trained(collective: Any, holds: dict[int, int], backward: bool, batch: Any, 
                 if job.step():
                     committed += step
                     step = []
-            if job.steps == before and job._stepping._current is not None and job._stepping._current.spoiled:
+            if job.steps == before and job.engine.steps.current is not None and job.engine.steps.current.spoiled:
                 step = []
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])
     return {"committed": committed, "sizes": sizes, "weights": weights, "steps": job.steps, "samples": job.samples}

@@ -133,9 +133,10 @@ def test_an_optimizer_may_rest_while_another_one_learns() -> None:
     models = [make_model(seed=1), make_model(seed=2)]
     for model in models:
         job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    loader = job.loader(Points(16))
     for resting in (0, 1):
         before = [weights(model) for model in models]
-        for x, y, _ in job._loader or job.loader(Points(16)):
+        for x, y, _ in loader:
             job.backward(mean_loss(models[1 - resting], x, y))
             if job.step():
                 break
@@ -176,7 +177,7 @@ def test_what_is_registered_after_the_run_was_joined_is_refused() -> None:
     job, _, _, _ = begin()
     job.register("in time", Counter())
     for _ in job.epochs(1):
-        with pytest.raises(LoopError, match=r"register\('late'\) came after.*before the loop"):
+        with pytest.raises(LoopError, match=r"register\('late'\).*before the loop"):
             job.register("late", Counter())
 
 

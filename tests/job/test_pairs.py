@@ -35,8 +35,8 @@ def pairs_measured(name: str, steps: int, **settings: Any) -> tuple[list[tuple[A
         for x, y, index in loader:
             job.backward(mean_loss(model, x, y))
             assert job.step(clip=0.01)  # what is compared are gradients before clipping
-            trainee = job._trainees[0]
-            found = trainee.noise.estimate(), trainee.preconditioned_noise.estimate()
+            noise = job.engine.state.learners[0].noise
+            found = noise.plain.estimate(), noise.metric.estimate()
             seen.append((*found, index.tolist(), weights, seconds))
             weights, seconds = [p.detach().clone() for p in model.parameters()], second_moments(optimizer, model)
     return seen, points
@@ -141,7 +141,7 @@ def test_a_gradient_that_is_not_finite_spoils_its_pair_alone() -> None:
                 loss.register_hook(lambda gradient: gradient * float("inf"))
             job.backward(loss)
             job.step(clip=lambda parameters: [p.grad.nan_to_num_(0, 0, 0) for p in parameters if p.grad is not None])
-    noise = job._trainees[0].noise
+    noise = job.engine.state.learners[0].noise.plain
     assert (noise.observations, noise.dropped) == (3, 1)
 
 

@@ -97,17 +97,17 @@ def go_on(folder: Path, *, batch: int = 8, gamma: float | None = None, by_hand: 
 @pytest.mark.parametrize("gamma", [None, 0.5])
 def test_a_run_that_is_resumed_with_other_settings_says_which_it_keeps(tmp_path: Path, gamma: float | None) -> None:
     go_on(tmp_path, lr=0.1, weight_decay=0.01, gamma=gamma)
-    with pytest.warns(UserWarning, match=r"lr is kept as it was, begun with 0.1; the script gives 0.2 now") as told:
+    with pytest.warns(UserWarning, match=r"lr .*0\.1.*0\.2") as told:
         kept = go_on(tmp_path, lr=0.2, weight_decay=0.01, gamma=gamma)
     assert (kept["lr"] <= 0.1) and "weight_decay" not in str(told[0].message)
     assert "the script gives 0.2 now" in (tmp_path / "events.jsonl").read_text()
-    with pytest.warns(UserWarning, match=r"the base batch is 4 from here on, and was 8.*weight_decay is kept"):
+    with pytest.warns(UserWarning, match=r"base batch is 4.*8.*weight_decay"):
         go_on(tmp_path, lr=0.1, weight_decay=0.5, gamma=gamma, batch=4)
 
 
 def test_a_schedule_that_was_changed_is_told_of_too(tmp_path: Path) -> None:
     go_on(tmp_path, lr=0.1, gamma=0.5)
-    with pytest.warns(UserWarning, match=r"gamma is kept as it was, begun with 0.5; the script gives 0.9 now"):
+    with pytest.warns(UserWarning, match=r"gamma .*0\.5.*0\.9"):
         go_on(tmp_path, lr=0.1, gamma=0.9)
 
 

@@ -100,14 +100,14 @@ def train(
             break
     if run_dir is not None:
         job.save()
-    trainee = job._trainees[0]
-    noise, metric = trainee.noise.estimate(), trainee.preconditioned_noise.estimate()
+    measured = job.engine.state.learners[0].noise
+    noise, metric = measured.plain.estimate(), measured.metric.estimate()
     result = {
         "weights": torch.cat([full(p.detach()).flatten() for p in model.parameters()]),
         "noise": None if noise is None else [(g.signal, g.noise) for g in noise.groups],
         "metric": None if metric is None else [(g.signal, g.noise) for g in metric.groups],
         "observations": 0 if noise is None else noise.observations,
-        "dropped": trainee.noise.dropped,
+        "dropped": measured.plain.dropped,
         "seen": seen,
         "metrics": job.metrics.results(),
         "steps": job.steps,
@@ -185,7 +185,7 @@ def mixed(collective: Any, reshard: bool) -> dict[str, Any]:
             gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(twin.parameters()))])
             small.append((gradient, len(y)))
             job.step()
-    noise = job._trainees[0].noise
+    noise = job.engine.state.learners[0].noise.plain
     found = noise.estimate()
     assert found is not None
     return {
@@ -262,7 +262,7 @@ def by_rounds(collective: Any) -> dict[str, Any]:
         squares = (float(a.square().sum()) + float(b.square().sum())) / 2
         big = float(((a + b) / 2).square().sum())
         noises.append(estimate(squares, big, count=2, batch=2 * size).noise)
-    found = job._trainees[0].noise.estimate()
+    found = job.noise
     assert found is not None
     return {
         "warned": " ".join(str(w.message) for w in caught),

@@ -45,8 +45,8 @@ def measure(collective: Any, name: str, steps: int, settings: dict[str, Any]) ->
             mine.append(index.tolist())
             job.backward(mean_loss(model, x, y))
             if job.step():
-                trainee = job._trainees[0]
-                seen.append((trainee.noise.estimate(), trainee.preconditioned_noise.estimate(), mine, weights, seconds))
+                noise = job.engine.state.learners[0].noise
+                seen.append((noise.plain.estimate(), noise.metric.estimate(), mine, weights, seconds))
                 mine, weights = [], [p.detach().clone() for p in model.parameters()]
                 seconds = second_moments(optimizer, model)
     return seen
@@ -318,7 +318,7 @@ def test_gradients_that_are_not_finite_are_dropped_and_counted() -> None:
             loss = mean_loss(model, x, y)
             job.backward(Poison.apply(loss) if number == 2 else loss)
             job.step(clip=lambda parameters: [p.grad.nan_to_num_(0) for p in parameters if p.grad is not None])
-    noise = job._trainees[0].noise
+    noise = job.engine.state.learners[0].noise.plain
     assert (noise.observations, noise.dropped) == (3, 1)
     assert job.noise is not None and job.noise.total.signal == job.noise.total.signal
 
@@ -336,7 +336,7 @@ def test_gradients_that_overflow_under_a_scaler_are_dropped_and_counted() -> Non
             assert predicted.dtype == torch.float16
             job.backward(predicted.float().square().mean())
             job.step()
-    noise = job._trainees[0].noise
+    noise = job.engine.state.learners[0].noise.plain
     assert job.steps == noise.observations == 4 and noise.dropped > 0
 
 

@@ -1,60 +1,51 @@
-"""Evaluation over all replicas: every sample once, metrics exact, and begun again if a replica is lost in it."""
+"""Evaluation over all replicas: every sample once, metrics exact, and repeated if a replica is lost in it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from swell.data.evaluation import evaluation_loader, share
-from swell.errors import WorldError
-from swell.job.vote import meet
-from swell.loop.metrics import exchange
-
-if TYPE_CHECKING:
-    from swell.job.job import Job
+from swell.job.peers import Peers
+from swell.job.recovery import Recovery
+from swell.job.run_state import RunState
+from swell.loop.metrics import Metrics, exchange
 
 
-def evaluate(job: Job, dataset: Any, *, batch_size: int, **loading: Any) -> Iterator[Any]:
+def evaluate(
+    state: RunState, peers: Peers, recovery: Recovery, dataset: Any, *, batch_size: int, **loading: Any
+) -> Iterator[Any]:
     """This replica's part of the data; metrics added in the loop are summed over the replicas when it ends.
 
-    Where a replica is lost meanwhile, the survivors form the world anew and evaluate again from the start, each its new
+    Where a replica is lost meanwhile, the survivors form the world again and evaluate from the start, each its new
     part; what was added to the metrics before is dropped.
     """
-    job._elasticity.join_early()
-    aside = job.metrics.set_aside()
+    recovery.join_early()
+    aside = state.metrics.set_aside()
     try:
-        yield from _evaluate(job, dataset, batch_size=batch_size, **loading)
+        rounds, over = state.marks.rounds, False
+        while not over:
+            state.metrics.drop()
+            yield from _batches(state, peers, dataset, batch_size=batch_size, **loading)
+            over = recovery.attempt(lambda: exchange(state.metrics, peers.collective, peers.device))
+            over = over or state.marks.rounds > rounds  # others had finished, and their sums came with their state
     finally:
-        job.metrics.put_back(aside)
+        state.metrics.put_back(aside)
 
 
-def _evaluate(job: Job, dataset: Any, *, batch_size: int, **loading: Any) -> Iterator[Any]:
-    while True:
-        job.metrics.drop()
-        before = job._ending.units
-        even = job._pace.even and job.replicas > 1
-        where = {"rank": job.rank, "replicas": job.replicas}
-        loader = evaluation_loader(dataset, batch_size=batch_size, even=even, **where, **loading)
-        if even:
-            yield from _in_step(job, loader, len(dataset))
-        else:
-            yield from loader
-        try:
-            meet(job.collective)
-            exchange(job.metrics, job.collective, job.device)
-        except WorldError as error:
-            job._elasticity.recover(error)
-            if job._ending.units > before:  # others got through, and their sums came with their state
-                return
-        else:
-            job._ending.units += 1
-            return
+def _batches(state: RunState, peers: Peers, dataset: Any, *, batch_size: int, **loading: Any) -> Iterator[Any]:
+    rank, replicas = peers.rank, peers.size
+    even = state.pace.even and replicas > 1
+    batches = evaluation_loader(dataset, batch_size=batch_size, even=even, rank=rank, replicas=replicas, **loading)
+    if even:
+        yield from _in_step(state.metrics, batches, own=len(share(len(dataset), rank=rank, replicas=replicas)))
+    else:
+        yield from batches
 
 
-def _in_step(job: Job, loader: Iterable[Any], n: int) -> Iterator[Any]:
-    """The batches of a replica that computes hand in hand with others; those that are not its own are not counted."""
-    own = len(share(n, rank=job.rank, replicas=job.replicas))
-    for number, batch in enumerate(loader):
-        job.metrics.muted = number >= own
+def _in_step(metrics: Metrics, batches: Iterable[Any], *, own: int) -> Iterator[Any]:
+    """The batches of a replica that must compute as many as the others; those beyond its own are not counted."""
+    for number, batch in enumerate(batches):
+        metrics.muted = number >= own
         yield batch
-        job.metrics.muted = False
+        metrics.muted = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -15,42 +15,34 @@ from torch.utils.data import IterableDataset
 
 from swell.checkpoint.cadence import Cadence
 from swell.core.counts import whole_number
-from swell.core.events import Event
-from swell.core.ledger import Ledger
-from swell.core.protocols import Policy, Rule, Sink, Stateful
-from swell.core.types import Plan
+from swell.core.protocols import Collective, Policy, Rule, Sink, Stateful
+from swell.core.types import NoiseEstimate
 from swell.data.orders import orders
 from swell.errors import ConfigError, LoopError
-from swell.job.adoption import adopt, bare
-from swell.job.announcer import Announcer
-from swell.job.checks import as_cadence, check_clip, check_dataset, check_micro, check_pair, check_place, describe
-from swell.job.closing import end_early
-from swell.job.elasticity import Elasticity
-from swell.job.ending import Ending
+from swell.job.arguments import as_cadence, check_clip, check_dataset, check_micro, check_pair, check_place
+from swell.job.engine import Engine, sinks_of
 from swell.job.evaluation import evaluate
-from swell.job.figures import Figures
-from swell.job.keeper import Keeper
-from swell.job.passes import Passes
-from swell.job.rehearsal import Rehearsal, Rehearse
-from swell.job.stepping import Stepping
-from swell.job.trainee import Clip, Trainee
-from swell.job.training_loader import TrainingLoader, feed_loader, stream_loader
+from swell.job.learner import Clip, Learner
+from swell.job.loader import TrainingLoader
+from swell.job.peers import Peers, listener
+from swell.job.rehearsal import Micro, rehearsal_of
+from swell.job.run_state import RunState
+from swell.job.training_data import map_style_data, streamed_data
 from swell.job.vote import agree_on_text
+from swell.job.wrapping import take_in, unwrapped
 from swell.loop.lr_schedule import schedule_of
 from swell.loop.metrics import Metrics
 from swell.loop.pace import Pace
 from swell.loop.statistics import Statistics, as_statistics
-from swell.loop.step import StepInProgress
 from swell.policies import as_policy
 from swell.rules import as_rule, auto, suits
 from swell.runtime.environment import read_environment
+from swell.runtime.faults import read_faults
 from swell.runtime.notices import Notices
 from swell.runtime.world import World, open_world
 
-Micro = int | tuple[int | None, int | None] | None
 
-
-class Job(Figures):
+class Job:
     """One training run on whatever replicas there are.
 
     ``batch`` chooses the global batch of every step: a number, a policy such as :class:`swell.Goodput`, a CSV trace,
@@ -66,6 +58,8 @@ class Job(Figures):
             for x, y in loader:
                 job.backward(F.cross_entropy(model(x), y))
                 job.step()
+
+    ``engine`` holds the parts that do the work, for facades and trainers that drive a loop of another kind.
     """
 
     def __init__(
@@ -90,45 +84,41 @@ class Job(Figures):
         world: World | None = None,
     ) -> None:
         if nonfinite not in ("raise", "skip"):
-            raise ConfigError(f"nonfinite={nonfinite!r} is not known; expected 'raise' or 'skip'.")
+            raise ConfigError(f"nonfinite is {nonfinite!r}; expected 'raise' or 'skip'. Leave it out for 'raise'.")
         check_place(run_dir, device)
         check_micro(micro)
         cadence, keep = as_cadence(save), whole_number(keep, name="keep")
-        policy = as_policy(batch, base=base)
-        said = read_environment().swell_rehearse
-        self._rehearsal = None if said is None else Rehearsal(Rehearse.from_json(said))
-        if self._rehearsal is not None:
-            policy = self._rehearsal.policy(policy)
-            micro, constant_micro = self._rehearsal.bounds(micro, constant_micro)
+        environment = read_environment()
+        rehearsal = rehearsal_of(environment.swell_rehearse)
+        policy = rehearsal.policy(as_policy(batch, base=base))
+        micro, constant_micro = rehearsal.bounds(micro, constant_micro)
+        if rehearsal.rehearses:
             run_dir, notices = None, False
-        self._rule = rule if rule == "auto" else as_rule(rule)
-        self._seed = seed
-        self._world = world if world is not None else open_world(device)
-        self._pace = Pace(
-            policy,
-            micro=micro,
-            constant_micro=constant_micro,
-            capacity=tuple(capacity) if capacity is not None else None,
-        )
-        self.metrics = Metrics()
         self.run_dir = Path(run_dir) if run_dir is not None else None
-        self._announcer = Announcer(self, progress=progress, sinks=sinks)
-        self._trainees: list[Trainee] = []
-        self._loader: TrainingLoader | None = None
-        self._statistics = as_statistics(statistics)
-        if self._rehearsal is not None:
-            self._statistics = self._rehearsal.statistics(self._statistics)
-        self._ending = Ending(self, nonfinite=nonfinite)
-        self._stepping = Stepping(self, self._ending, nonfinite=nonfinite, statistics=self._statistics)
-        self._registered: dict[str, Any] = {}
-        self._passes = Passes(self)
-        self._settings = f"base={policy.base}\nmicro={micro!r}\nseed={seed!r}\nnonfinite={nonfinite}"
-        if not self._world.elastic:
-            mend = "Give every replica the same arguments to swell.Job."
-            agree_on_text(self.collective, "the job's settings", self._settings, mend)
-        self._keeper = Keeper(self, self.run_dir, cadence=cadence, keep=keep)
-        self._elasticity = Elasticity(self, notices=notices)
-        self._closed = False
+        self._rule = rule if rule == "auto" else as_rule(rule)
+        self._statistics = rehearsal.statistics(as_statistics(statistics))
+        capacity = tuple(capacity) if capacity is not None else None
+        settings = f"base={policy.base}\nmicro={micro!r}\nseed={seed!r}\nnonfinite={nonfinite}"
+        state = RunState(
+            Pace(policy, micro=micro, constant_micro=constant_micro, capacity=capacity),
+            seed=seed,
+            run_dir=self.run_dir,
+            settings=settings,
+        )
+        self.engine = Engine(
+            state,
+            Peers(
+                world if world is not None else open_world(device),
+                notices=listener(notices, self.run_dir),
+                faults=read_faults(),
+            ),
+            statistics=self._statistics,
+            nonfinite=nonfinite,
+            cadence=cadence,
+            keep=keep,
+            rehearsal=rehearsal,
+            sinks=sinks_of(self.run_dir, progress=progress, extra=sinks, events=environment.swell_events),
+        )
 
     # What the user hands over
 
@@ -148,26 +138,27 @@ class Job(Figures):
         (``schedule="progress"``), once an epoch (``"epoch"``), or by you (``"manual"``). ``scaler`` is a
         ``torch.amp.GradScaler`` for float16. Call it once for each optimizer; ``rule`` overrides the job's for it.
         """
-        if self._stepping.under_way:
-            raise LoopError("job.wrap was called inside the training loop. Wrap every model before it begins.")
+        steps, state = self.engine.steps, self.engine.state
+        if steps.under_way:
+            raise LoopError("job.wrap was called inside the training loop. Wrap every model before the loop.")
         check_pair(model, optimizer)
         chosen = self._rule if rule is None else rule
         name = type(optimizer).__name__
         resolved = auto(name) if chosen == "auto" else as_rule(chosen)
         if (objection := suits(resolved, name)) is not None:
             warnings.warn(objection, UserWarning, stacklevel=2)
-        model = bare(model)
-        trainee = Trainee(
+        model = unwrapped(model)
+        learner = Learner(
             model,
             optimizer,
             rule=resolved,
             scaler=scaler,
             schedule=None if scheduler is None else schedule_of(optimizer, scheduler, by=schedule),
-            base_batch=self._pace.base,
+            base_batch=state.pace.base,
             exact=self._statistics is not None and self._statistics.exact,
             half=None if self._statistics is None else self._statistics.half_of,
         )
-        adopt(self, trainee)
+        take_in(learner, state=state, peers=self.engine.peers, under_way=lambda: steps.under_way)
         return model, optimizer
 
     def loader(
@@ -187,7 +178,8 @@ class Job(Figures):
         ``persistent_workers`` …) except ``batch_size``, which the job decides. The order is a function of the job's
         seed and the epoch alone; ``weights`` draws with replacement, ``order`` or ``sampler`` give your own.
         """
-        if self._loader is not None:
+        state, peers = self.engine.state, self.engine.peers
+        if state.training_data is not None:
             raise LoopError(
                 "this job already has a training loader; a second one would count its samples twice. Use "
                 "job.evaluation(...) for validation data, or a swell.Job of its own for another run."
@@ -199,14 +191,15 @@ class Job(Figures):
                     "an IterableDataset has an order of its own: shuffle, weights, order and sampler cannot change it. "
                     "Shuffle inside the data set, or pass a map-style one."
                 )
-            self._loader = stream_loader(self, dataset, seed=self._seed, drop_last=drop_last, **loading)
+            data = streamed_data(dataset, seed=state.seed, drop_last=drop_last, **loading)
         else:
-            order_of = orders(dataset, shuffle=shuffle, weights=weights, order=order, sampler=sampler, seed=self._seed)
-            self._loader = feed_loader(self, dataset, order_of, seed=self._seed, drop_last=drop_last, **loading)
-        if not self._world.elastic:
-            length = f"length {self._ledger.length}"
-            agree_on_text(self.collective, "the data set", length, "Give every replica the same data set.")
-        return self._loader
+            order_of = orders(dataset, shuffle=shuffle, weights=weights, order=order, sampler=sampler, seed=state.seed)
+            data = map_style_data(dataset, order_of, peers=peers, seed=state.seed, drop_last=drop_last, **loading)
+        if not peers.elastic:
+            length = f"length {data.ledger.length}"
+            agree_on_text(peers.collective, "the data set", length, "Give every replica the same data set.")
+        state.training_data = data
+        return self.engine.loader
 
     def evaluation(self, dataset: Any, *, batch_size: int | None = None, **loading: Any) -> Iterator[Any]:
         """Validation data split exactly over the replicas: nothing padded, nothing twice.
@@ -214,21 +207,44 @@ class Job(Figures):
         Metrics added while iterating are summed over the replicas when the loop ends.
         """
         check_dataset(dataset, "evaluation")
-        return evaluate(self, dataset, batch_size=self._pace.base if batch_size is None else batch_size, **loading)
+        engine = self.engine
+        size = engine.state.pace.base if batch_size is None else batch_size
+        return evaluate(engine.state, engine.peers, engine.recovery, dataset, batch_size=size, **loading)
+
+    def register(self, name: str, thing: Stateful) -> None:
+        """Put anything with ``state_dict`` and ``load_state_dict`` into the checkpoints: a model average, a sampler.
+
+        Call it before the loop: the checkpoint is loaded when the loop starts.
+        """
+        if self.engine.recovery.joined:
+            raise LoopError(
+                f"job.register({name!r}) was called after the checkpoint was loaded, so its saved state would be "
+                f"ignored. Call it before the loop over job.epochs, and before job.evaluation and job.save."
+            )
+        if not isinstance(thing, Stateful):
+            raise ConfigError(
+                f"job.register({name!r}) was given a {type(thing).__name__}; expected something with state_dict() and "
+                f"load_state_dict(state)."
+            )
+        if name in self.engine.state.registered:
+            raise ConfigError(f"something is registered as {name!r} already. Choose another name.")
+        self.engine.state.registered[name] = thing
 
     # The loop
 
     def epochs(self, count: int) -> Iterator[int]:
         """Go through the data ``count`` times; yields the number of each epoch that is not done yet."""
-        return self._passes.epochs(count)
+        self.engine.require_open("job.epochs")
+        return self.engine.epochs.count(count)
 
     def until(self, *, steps: float | None = None, epochs: float | None = None) -> Iterator[int]:
-        """Go on, pass after pass, until the accumulated gain reaches ``steps`` base steps, or ``epochs`` worth of them.
+        """Go on, epoch after epoch, until the accumulated gain reaches ``steps`` base steps, or ``epochs`` of them.
 
         The stopping rule of AdaScale (Johnson et al. 2020): a larger batch takes fewer steps, each worth more. Training
-        stops at the step that reaches it, in the middle of a pass if need be.
+        stops at the step that reaches it, in the middle of an epoch if need be.
         """
-        return self._passes.until(steps=steps, epochs=epochs)
+        self.engine.require_open("job.until")
+        return self.engine.epochs.until(steps=steps, epochs=epochs)
 
     def backward(
         self, loss: Tensor, *, weight: float | Tensor | None = None, optimizer: Optimizer | None = None, **options: Any
@@ -239,7 +255,8 @@ class Job(Figures):
         not a mean of means. ``optimizer`` keeps the gradient to that optimizer's parameters (a GAN's generator, say).
         ``options`` go to ``torch.autograd.backward``.
         """
-        self._stepping.backward(loss, weight, self._selected(optimizer), only=optimizer is not None, options=options)
+        learners = self._learners(optimizer)
+        self.engine.steps.backward(loss, weight, learners, only=optimizer is not None, options=options)
 
     def step(
         self,
@@ -256,38 +273,21 @@ class Job(Figures):
         """
         if clip is not None:
             check_clip(clip)
-        return self._stepping.step(closure, inputs, self._selected(optimizer), clip)
+        return self.engine.steps.step(closure, inputs, self._learners(optimizer), clip)
 
-    def register(self, name: str, thing: Stateful) -> None:
-        """Put anything with ``state_dict`` and ``load_state_dict`` into the checkpoints: a model average, a sampler.
-
-        Before the loop, for where it begins what was saved is loaded.
-        """
-        if self._elasticity.joined:
-            raise LoopError(
-                f"job.register({name!r}) came after what was saved had been loaded, so it would begin anew. Call it "
-                f"before the loop over job.epochs, and before job.evaluation and job.save."
-            )
-        if not isinstance(thing, Stateful):
-            raise ConfigError(
-                f"job.register({name!r}) was given a {type(thing).__name__}; expected something with state_dict() and "
-                f"load_state_dict(state)."
-            )
-        if name in self._registered:
-            raise ConfigError(f"something is registered as {name!r} already. Choose another name.")
-        self._registered[name] = thing
-
-    def save(self, name: str | None = None) -> None:
-        """Save a checkpoint now and wait for it; one with a ``name`` is kept for good. Every replica calls it.
-
-        Saved after the loop over the loader, an epoch counts as done: a run resumed from there begins the next one.
-        """
-        self._require_open("job.save")
-        self._elasticity.join_early()
-        self._elasticity.together(lambda: self._save(name))
+    def _learners(self, optimizer: Optimizer | None) -> list[Learner]:
+        learners = self.engine.state.learners
+        if not learners:
+            raise LoopError("the job has no model yet. Call job.wrap(model, optimizer) before the loop.")
+        if optimizer is None:
+            return learners
+        chosen = [learner for learner in learners if learner.optimizer is optimizer]
+        if not chosen:
+            raise ConfigError("this optimizer was not given to job.wrap; pass one that was, or none for all of them.")
+        return chosen
 
     def attempt(self) -> AbstractContextManager[None]:
-        """Put around what is done with one batch, so that running out of memory is no end.
+        """Put around what is done with one batch, so that the run survives running out of memory.
 
             for x, y in loader:
                 with job.attempt():
@@ -295,32 +295,30 @@ class Job(Figures):
                     job.step()
 
         The step is then given up on all replicas together, and its samples come again in micro-batches half as large;
-        the size that was too much is avoided while the replica that ran out takes part. Raises as ever where a single
-        sample is too much, or where memory runs out in the update itself, which no smaller micro-batch would mend.
+        the size that did not fit is avoided while the replica that ran out takes part. Still raises if a single sample
+        does not fit, or if memory runs out in the update itself, which no smaller micro-batch would fix.
         """
-        return self._stepping.attempt()
+        return self.engine.steps.attempt()
 
     def redo(self) -> None:
         """Give up the step under way on all replicas; its samples come again. For use after an exception."""
-        self._stepping.spoil("job.redo was called")
+        self.engine.steps.spoil("job.redo was called")
+
+    def save(self, name: str | None = None) -> None:
+        """Save a checkpoint now and wait for it; one with a ``name`` is kept for good. Every replica calls it.
+
+        Saved after the loop over the loader, an epoch counts as done: a run resumed from there begins the next one.
+        """
+        self.engine.require_open("job.save")
+        self.engine.save(name)
 
     def close(self) -> None:
         """End the run: save what was not saved, stop data workers, leave the process group. No training after it.
 
-        Every replica calls it. While an exception is on its way, nothing is saved: a run that failed goes on from its
+        Every replica calls it. While an exception is on its way, nothing is saved: a run that failed resumes from its
         last save.
         """
-        for trainee in self._trainees:
-            trainee.drain()
-            trainee.give_back()
-        if not self._closed:
-            end_early(self)
-        self._closed = True
-        if self._loader is not None:
-            self._loader.close()
-        self._keeper.close()
-        self._announcer.close()
-        self._world.close()
+        self.engine.close()
 
     def __enter__(self) -> Job:
         return self
@@ -328,73 +326,94 @@ class Job(Figures):
     def __exit__(self, *failure: object) -> None:
         self.close()
 
-    # For the parts that work for the job
+    # Figures
 
     @property
-    def _training(self) -> TrainingLoader:
-        if self._loader is None:
-            raise LoopError("the job has no training data yet. Call job.loader(dataset) before the loop.")
-        return self._loader
+    def metrics(self) -> Metrics:
+        """Sums and means over all replicas, committed with the steps they belong to."""
+        return self.engine.state.metrics
 
     @property
-    def _ledger(self) -> Ledger:
-        return self._training.ledger
+    def collective(self) -> Collective:
+        """What the present replicas talk over; a newcomer is alone until the loop begins."""
+        return self.engine.peers.collective
 
-    def _selected(self, optimizer: Optimizer | None) -> list[Trainee]:
-        if not self._trainees:
-            raise LoopError("the job has no model yet. Call job.wrap(model, optimizer) before the loop.")
-        if optimizer is None:
-            return self._trainees
-        chosen = [t for t in self._trainees if t.optimizer is optimizer]
-        if not chosen:
-            raise ConfigError("this optimizer was not given to job.wrap; pass one that was, or none for all of them.")
-        return chosen
+    @property
+    def rank(self) -> int:
+        """This replica's number, from 0."""
+        return self.engine.peers.rank
 
-    def _emit(self, event: Event) -> None:
-        self._announcer.emit(event)
+    @property
+    def replicas(self) -> int:
+        """How many replicas there are now."""
+        return self.engine.peers.size
 
-    def _save(self, name: str | None = None) -> None:
-        self._ending.count_late()
-        self._keeper.save(name=name, wait=True, done=self._stepping.through or self._ending.done)
+    @property
+    def is_main(self) -> bool:
+        """Whether this replica writes files and prints."""
+        return self.engine.peers.is_first
 
-    def _begin_step(self) -> StepInProgress | None:
-        self._require_open("the training loader")
-        return self._stepping.begin(self._ledger)
+    @property
+    def device(self) -> torch.device:
+        """The device this replica should compute on."""
+        return self.engine.peers.device
 
-    def _end_step(self, step: StepInProgress) -> None:
-        self._stepping.end(step, self._ledger)
+    @property
+    def steps(self) -> int:
+        """Optimizer steps committed."""
+        return self.engine.state.steps
 
-    def _described(self) -> str:
-        models = "\n".join(describe(trainee) for trainee in self._trainees)
-        return f"{self._settings}\nlength {self._ledger.length}\n{models}"
+    @property
+    def samples(self) -> int:
+        """Samples committed, over all epochs."""
+        return self.engine.state.samples
 
-    def _trains_at(self, step: int) -> bool:
-        """Whether weights move at this step: always, but in a rehearsal."""
-        return self._rehearsal is None or self._rehearsal.trains(step)
+    @property
+    def progress(self) -> float:
+        """Accumulated base-equivalent steps."""
+        return self.engine.state.pace.progress
 
-    def _require_open(self, wanted: str) -> None:
-        if self._closed:
-            raise LoopError(
-                f"{wanted}: the job was closed, so nothing would be logged or saved. Do it before job.close() (or in "
-                "`with swell.Job(...) as job:`), or make another job on the same run folder, which goes on from there."
-            )
+    @property
+    def global_batch(self) -> int:
+        """The global batch that was chosen last, in samples; the last step of an epoch may have had fewer."""
+        return self.engine.state.pace.batch
 
-    def _enter_loop(self) -> None:
-        self._require_open("the training loader")
-        self._selected(None)
-        self._elasticity.join()
-        if self._stepping.through:
-            raise LoopError(
-                f"every sample of epoch {self._ledger.epoch} was used already, and the loader would give nothing. Go "
-                "through it once in each turn of `for epoch in job.epochs(n)`, which begins the next epoch."
-            )
-        self._stepping.enter()
+    @property
+    def noise(self) -> NoiseEstimate | None:
+        """What is known of the gradient's noise, of the first optimizer; None until a step was measured."""
+        return self.engine.state.noise
 
-    def _leave_loop(self) -> None:
-        self._stepping.leave()
+    def noise_of(self, optimizer: Optimizer) -> NoiseEstimate | None:
+        """What is known of the noise of one optimizer's gradient; None until a step was measured."""
+        return self._learners(optimizer)[0].noise.estimate()
 
-    def _planned(self) -> Plan:
-        return self._pace.lay_out(self._pace.batch, self._pace.batch, replicas=self.replicas, split=False)
+    @property
+    def gain(self) -> float:
+        """How many base steps the latest step was worth."""
+        return self.engine.state.marks.gain
 
-    def _tail_plan(self, count: int) -> Plan:
-        return self._pace.lay_out(self._pace.batch, count, replicas=self.replicas, split=False)
+    @property
+    def lr_factors(self) -> tuple[float, ...]:
+        """What the learning rate of each parameter group was multiplied by in the latest step."""
+        return tuple(factors.lr for factors in self.engine.state.marks.factors)
+
+    @property
+    def ema_power(self) -> float:
+        """The exponent for a model average's decay in the latest step: use ``decay ** job.ema_power``."""
+        factors = self.engine.state.marks.factors
+        return factors[0].ema_power if factors else 1.0
+
+    def speedup(self, replicas: int | Iterable[int]) -> dict[int, float]:
+        """How much faster the run would go on other numbers of replicas, relative to now; 0 where no batch fits.
+
+        For schedulers that ask what another worker would bring. With a policy that weighs it this is goodput at the
+        best batch there, otherwise samples a second at the present batch. Empty until a few steps were timed.
+        """
+        return {count: world.speedup for count, world in self.engine.planner.outlook(replicas).items()}
+
+    def speedup_errors(self, replicas: int | Iterable[int]) -> dict[int, float]:
+        """How far, relatively, each ``speedup`` may be off: 0.5 for half as much more or less (a standard deviation).
+
+        A few per cent where such a world was measured; much where its links were never seen.
+        """
+        return {count: world.error for count, world in self.engine.planner.outlook(replicas).items()}

@@ -1,4 +1,4 @@
-"""A run that only measures: the user's script as it is, its weights left alone, ended when enough is known."""
+"""A run that only measures: the user's script as it is, with weights that do not move, ended when enough is known."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ import math
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from swell.core.layout_times import LayoutTimes
 from swell.core.protocols import Policy
 from swell.core.types import Layout, Observation, StepTimes
 from swell.errors import ConfigError
+from swell.job.peers import Peers
+from swell.job.run_state import RunState
 from swell.loop.statistics import Statistics
 
-if TYPE_CHECKING:
-    from swell.job.job import Job
-
 Micro = int | tuple[int | None, int | None] | None
-# Why measuring came to its end: by the figures, the clock or the script; or nothing was to be measured.
+# Why measuring ended: by the figures, the clock or the script; or nothing was to be measured.
 Ended = Literal["sure", "time", "script", "asked"]
 
 EVERYTHING = 1e9  # base batches, or parts: nothing is forgotten
 WARM_UP = 2  # steps of each turn that are not timed
-SO_FAR = 20  # steps after which findings are written, in case the script ends before enough is known
+SO_FAR = 20  # steps between two writes of the findings, in case the script ends before enough is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +48,13 @@ class Rehearse:
 
     @classmethod
     def from_json(cls, text: str) -> Rehearse:
-        """What was meant."""
+        """The order that ``to_json`` wrote."""
         try:
-            given = json.loads(text)
-            return cls(**{**given, "layouts": tuple(map(tuple, given.get("layouts", ())))})
+            order = json.loads(text)
+            return cls(**{**order, "layouts": tuple(map(tuple, order.get("layouts", ())))})
         except (ValueError, TypeError) as error:
             raise ConfigError(
-                f"SWELL_REHEARSE is {text!r}, which `swell noise` or `swell tune` did not write."
+                f"SWELL_REHEARSE is {text!r}; expected what `swell noise` or `swell tune` write. Unset it."
             ) from error
 
 
@@ -82,97 +81,126 @@ class RoundOfLayouts:
         return self.layout(seen).global_batch
 
 
-class Rehearsal:
-    """Watches a job's steps and ends the script with its findings."""
+class NoRehearsal:
+    """An ordinary run: everything as the script says, and no end but the script's own."""
 
-    def __init__(self, wanted: Rehearse) -> None:
-        self._wanted, self._began = wanted, time.monotonic()
-        self._times = LayoutTimes()
-        self._taken: StepTimes | None = None  # the time that was taken in last
-        self._own: Policy | None = None
+    rehearses = False
 
     def policy(self, policy: Policy) -> Policy:
-        """The script's own policy, or one that goes through the layouts that are asked for."""
-        wanted, self._own = self._wanted, policy
-        if not wanted.layouts:
-            return policy
-        return RoundOfLayouts(policy, wanted.layouts, wanted.turn, wanted.after)
+        """The script's own."""
+        return policy
 
     def bounds(self, micro: Micro, constant: bool) -> tuple[Micro, bool]:
-        """The script's bounds on micro-batches; none where layouts are asked for, which were chosen within others."""
-        return (None, False) if self._wanted.layouts else (micro, constant)
+        """The script's own."""
+        return micro, constant
 
-    def statistics(self, given: Statistics | None) -> Statistics | None:
-        """Where noise is all that is asked for, every step is measured, and split if it must be."""
-        if self._wanted.layouts:
-            if given is None or given.split_every != 1:
-                return given
-            return replace(given, split_every=2)  # steps that are split tell no time
-        return replace(given or Statistics(), every=1, alone="split", split_every=1, window=EVERYTHING)
+    def statistics(self, statistics: Statistics | None) -> Statistics | None:
+        """The script's own."""
+        return statistics
+
+    def trains(self, step: int) -> bool:
+        """Weights move at every step."""
+        return True
+
+    def after_step(self, state: RunState, peers: Peers) -> bool:
+        """The script goes on."""
+        return False
+
+
+class Rehearsal:
+    """Watches a job's steps and says when enough is known; writes the findings to a file."""
+
+    rehearses = True
+
+    def __init__(self, order: Rehearse) -> None:
+        self._order, self._began = order, time.monotonic()
+        self._times = LayoutTimes()
+        self._latest: StepTimes | None = None  # the time that was counted last
+        self._own: Policy | None = None  # the script's policy
+
+    def policy(self, policy: Policy) -> Policy:
+        """The script's own policy, or one that goes through the layouts of the order."""
+        order, self._own = self._order, policy
+        if not order.layouts:
+            return policy
+        return RoundOfLayouts(policy, order.layouts, order.turn, order.after)
+
+    def bounds(self, micro: Micro, constant: bool) -> tuple[Micro, bool]:
+        """The script's bounds on micro-batches; none where layouts are ordered, which were chosen within others."""
+        return (None, False) if self._order.layouts else (micro, constant)
+
+    def statistics(self, statistics: Statistics | None) -> Statistics | None:
+        """Where only noise is ordered, every step is measured, and split if it must be."""
+        if self._order.layouts:
+            if statistics is None or statistics.split_every != 1:
+                return statistics
+            return replace(statistics, split_every=2)  # the time of a split step says nothing
+        return replace(statistics or Statistics(), every=1, alone="split", split_every=1, window=EVERYTHING)
 
     def trains(self, step: int) -> bool:
         """Whether the weights still move at this step."""
-        return step < self._wanted.after
+        return step < self._order.after
 
-    def after_step(self, job: Job) -> None:
-        """End the script once enough is known or the time is over."""
-        measured = job.steps - self._wanted.after
-        for average in (average for t in job._trainees for average in (t.noise, t.preconditioned_noise)):
-            average.share = EVERYTHING  # the weights stand still, so no figure is older than another
-            if measured == 0:
-                average.reset()
-        if self._wanted.ask:
+    def after_step(self, state: RunState, peers: Peers) -> bool:
+        """Whether enough is known or the time is over; the findings are then written."""
+        measured = state.steps - self._order.after
+        for learner in state.learners:
+            for average in (learner.noise.plain, learner.noise.metric):
+                average.share = EVERYTHING  # the weights do not move, so old figures are as good as new ones
+                if measured == 0:
+                    average.reset()
+        if self._order.ask:
             ended: Ended | None = "asked"
+        elif self._order.layouts:
+            ended = self._after_layout(state, peers, measured)
         else:
-            ended = self._after_layout(job, measured) if self._wanted.layouts else self._after_noise(job, measured)
-        if ended is None:
-            return
-        self._tell(job, ended)
-        job.close()
-        raise SystemExit(0)
+            ended = self._after_noise(state, peers, measured)
+        if ended is not None:
+            self._write(state, peers, ended)
+        return ended is not None
 
-    def _after_noise(self, job: Job, measured: int) -> Ended | None:
-        noise = job.noise
+    def _after_noise(self, state: RunState, peers: Peers, measured: int) -> Ended | None:
+        noise = state.noise
         if noise is not None and measured > 0 and measured % SO_FAR == 0:
-            self._tell(job)
+            self._write(state, peers)
         if noise is not None and noise.sure and measured >= 50:
             return "sure"
-        return "time" if self._time_is_over(job) else None
+        return "time" if self._time_is_over(peers) else None
 
-    def _after_layout(self, job: Job, measured: int) -> Ended | None:
+    def _after_layout(self, state: RunState, peers: Peers, measured: int) -> Ended | None:
         """Rounds go on until all times and the noise are sure, or the time is over; there is at least one."""
-        layouts, turn = self._wanted.layouts, self._wanted.turn
-        timed = job._pace._last  # the step before the latest, whose time the replicas have just agreed upon
-        if timed is not None and timed is not self._taken:
-            self._taken = timed
+        layouts, turn = self._order.layouts, self._order.turn
+        times = state.pace.latest_times  # of the step before the latest, on which the replicas have just agreed
+        if times is not None and times is not self._latest:
+            self._latest = times
             number, place = divmod(measured - 2, turn)
             if number >= 0 and place >= WARM_UP:
-                self._times.add(timed, batch=layouts[number % len(layouts)][0], turn=number)
+                self._times.add(times, batch=layouts[number % len(layouts)][0], turn=number)
         if measured <= len(layouts) * turn or (measured - 1) % turn:  # a turn's last step is timed in the next one
             return None
-        self._tell(job)  # so far: the script may come to its end before us
-        if self._times.sure(len(layouts)) and (job.noise is None or job.noise.sure):
+        self._write(state, peers)  # so far: the script may end before the rehearsal does
+        if self._times.sure(len(layouts)) and (state.noise is None or state.noise.sure):
             return "sure"
-        return "time" if self._time_is_over(job) else None
+        return "time" if self._time_is_over(peers) else None
 
-    def _time_is_over(self, job: Job) -> bool:
+    def _time_is_over(self, peers: Peers) -> bool:
         """On any replica: all of them end after the same step."""
-        over = time.monotonic() - self._began >= self._wanted.seconds
-        return any(row[0] for row in job.collective.gather_numbers([float(over)]))
+        over = time.monotonic() - self._began >= self._order.seconds
+        return any(row[0] for row in peers.collective.gather_numbers([float(over)]))
 
-    def _tell(self, job: Job, ended: Ended = "script") -> None:
-        if job.is_main:
-            Path(self._wanted.out).write_text(json.dumps({**self._findings(job), "ended": ended}))
+    def _write(self, state: RunState, peers: Peers, ended: Ended = "script") -> None:
+        if peers.is_first:
+            Path(self._order.out).write_text(json.dumps({**self._findings(state, peers), "ended": ended}))
 
-    def _findings(self, job: Job) -> dict[str, Any]:
-        noise = job.noise
+    def _findings(self, state: RunState, peers: Peers) -> dict[str, Any]:
+        noise = state.noise
         return {
-            "base": job._pace.base,
+            "base": state.pace.base,
             "max": getattr(self._own, "max", None),
-            "epoch_size": job._training.epoch_size,
-            "max_micro": job._pace.max_micro,  # where memory ran out
-            "replicas": job.replicas,
-            "steps": job.steps,
+            "epoch_size": state.data.epoch_size,
+            "max_micro": state.pace.max_micro,  # where memory ran out
+            "replicas": peers.size,
+            "steps": state.steps,
             "noise": None
             if noise is None
             else {
@@ -182,14 +210,19 @@ class Rehearsal:
                 "observations": noise.observations,
                 "sure": noise.sure,
             },
-            "profile": self._profile(job),
+            "profile": self._profile(state),
         }
 
-    def _profile(self, job: Job) -> list[dict[str, Any]]:
-        if not self._wanted.layouts:
-            return [asdict(summary) for summary in job._pace.profile.summaries()]
-        found = self._times.measured()
-        return [{**asdict(one.summary), "batch": one.batch, "error": _plain(one.error)} for one in found]
+    def _profile(self, state: RunState) -> list[dict[str, Any]]:
+        if not self._order.layouts:
+            return [asdict(summary) for summary in state.pace.profile.summaries()]
+        layouts = self._times.measured()
+        return [{**asdict(one.summary), "batch": one.batch, "error": _plain(one.error)} for one in layouts]
+
+
+def rehearsal_of(order: str | None) -> Rehearsal | NoRehearsal:
+    """The rehearsal that the environment orders, or none."""
+    return NoRehearsal() if order is None else Rehearsal(Rehearse.from_json(order))
 
 
 def _plain(value: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Undo what a broken step has changed before it was committed: buffers, and what a closure's evaluations moved."""
+"""Undo what a broken step changed before its commit: buffers, and what the evaluations of a closure moved."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swell.job.state import capture_trainee, restore_trainee
-from swell.job.trainee import Trainee
+from swell.job.learner import Learner
 
-SMALL = 2**16  # elements; batch norm's own kernels write to its statistics without torch counting that
+SMALL = 2**16  # elements; torch does not count what batch norm's kernels write to its statistics
 
 
 @dataclass
-class _Kept:
+class _BufferCopy:
     """One buffer as it was: where it lives, which tensor it was at which version, and its values."""
 
     owner: dict[str, Tensor | None]
@@ -28,7 +27,7 @@ class _Kept:
 
     @property
     def untouched(self) -> bool:
-        """Whether it is certain that nobody has written to it since."""
+        """Whether certainly nobody has written to it since."""
         same = self.owner.get(self.name) is self.tensor and self.tensor._version == self.version
         return same and self.tensor.numel() > SMALL
 
@@ -36,69 +35,72 @@ class _Kept:
 class Rollback:
     """Holds the models' buffers as they were when the step began.
 
-    A forward pass in training mode writes to buffers (batch-norm statistics); done again, it would count twice. Small
-    ones are copied before every step, large ones (masks, tables) once, then again only where torch has counted a write.
-    Weights change only in an update, after the last exchange, and need no copy; but an optimizer that works by
-    closure exchanges gradients in the middle of its update, and is held whole for that time.
+    A forward pass in training mode writes to buffers (batch-norm statistics); a step that is done again would count
+    twice. Small buffers are copied before every step, large ones (masks, tables) once and then only where torch has
+    counted a write. Weights need no copy, because they change only in an update, after the last exchange. But an
+    optimizer that works by closure exchanges gradients in the middle of its update, so its whole state is copied.
     """
 
     def __init__(self) -> None:
-        self._kept: list[_Kept] | None = None
-        self._held: tuple[Trainee, dict[str, Any]] | None = None
+        self._copies: list[_BufferCopy] = []
+        self._learner: tuple[Learner, dict[str, Any]] | None = None  # with its whole state
 
-    def look(self, trainees: Sequence[Trainee]) -> None:
-        """See which buffers there are; before each pass over the data."""
-        self._kept = [_keep(owner, name) for owner, name in _buffers(trainee.model for trainee in trainees)]
+    def begin_pass(self, learners: Sequence[Learner]) -> None:
+        """Find the buffers of all models; before each pass over the data."""
+        self._copies = [_copy(owner, name) for owner, name in _buffers(learner.model for learner in learners)]
 
     @torch.no_grad()
-    def begin(self) -> None:
-        """A step begins: keep what has changed since the last one began."""
-        written: dict[tuple[torch.dtype, torch.device], list[_Kept]] = {}  # those of one kind are copied at one go
-        for kept in self._kept or ():
-            now = kept.owner.get(kept.name)
-            if now is not None and (now is not kept.tensor or now.shape != kept.values.shape):
-                kept.tensor, kept.version, kept.values = now, now._version, now.detach().clone()
-            elif now is not None and not kept.untouched:
-                kept.version = now._version
-                written.setdefault((now.dtype, now.device), []).append(kept)
-        for alike in written.values():
-            torch._foreach_copy_([kept.values for kept in alike], [kept.tensor for kept in alike])
+    def begin_step(self) -> None:
+        """Copy what has changed since the last step began."""
+        if not self._copies:
+            return
+        written: dict[tuple[torch.dtype, torch.device], list[_BufferCopy]] = {}  # one kind is copied in one call
+        for buffer in self._copies:
+            now = buffer.owner.get(buffer.name)
+            if now is not None and (now is not buffer.tensor or now.shape != buffer.values.shape):
+                buffer.tensor, buffer.version, buffer.values = now, now._version, now.detach().clone()
+            elif now is not None and not buffer.untouched:
+                buffer.version = now._version
+                written.setdefault((now.dtype, now.device), []).append(buffer)
+        for buffers in written.values():
+            torch._foreach_copy_([buffer.values for buffer in buffers], [buffer.tensor for buffer in buffers])
 
-    def hold(self, trainee: Trainee) -> None:
-        """A closure is about to be evaluated in the middle of an update: keep all that may move meanwhile."""
-        trainee.drain()
-        self._held = trainee, copy.deepcopy(capture_trainee(trainee))
+    def hold(self, learner: Learner) -> None:
+        """A closure is about to be evaluated in the middle of an update: copy everything that may move meanwhile."""
+        learner.noise.drain()
+        self._learner = learner, copy.deepcopy(learner.state_dict())
 
     def release(self) -> None:
-        """The update went through."""
-        self._held = None
+        """The update succeeded."""
+        self._learner = None
 
     @torch.no_grad()
     def undo(self) -> None:
         """Put everything back to where the step began."""
-        held, self._held = self._held, None
+        held, self._learner = self._learner, None
         if held is not None:
-            held[0].drain()  # what the broken step measured goes with it
-            restore_trainee(*held)
-        for kept in self._kept or ():
-            if not kept.untouched:
-                kept.tensor.copy_(kept.values)
-                kept.version = kept.tensor._version
-                kept.owner[kept.name] = kept.tensor
+            learner, state = held
+            learner.noise.drain()  # what the broken step measured goes with it
+            learner.load_state_dict(state)
+        for buffer in self._copies:
+            if not buffer.untouched:
+                buffer.tensor.copy_(buffer.values)
+                buffer.version = buffer.tensor._version
+                buffer.owner[buffer.name] = buffer.tensor
 
 
-def _keep(owner: dict[str, Tensor | None], name: str) -> _Kept:
+def _copy(owner: dict[str, Tensor | None], name: str) -> _BufferCopy:
     tensor = owner[name]
     assert tensor is not None
-    return _Kept(owner, name, tensor, tensor._version, tensor.detach().clone())
+    return _BufferCopy(owner, name, tensor, tensor._version, tensor.detach().clone())
 
 
 def _buffers(models: Iterator[nn.Module]) -> Iterator[tuple[dict[str, Tensor | None], str]]:
     """Each buffer once, by the module that owns it and its name there."""
-    seen: set[int] = set()
+    known: set[int] = set()
     for model in models:
         for module in model.modules():
             for name, buffer in module._buffers.items():
-                if buffer is not None and id(buffer) not in seen and not nn.parameter.is_lazy(buffer):
-                    seen.add(id(buffer))
+                if buffer is not None and id(buffer) not in known and not nn.parameter.is_lazy(buffer):
+                    known.add(id(buffer))
                     yield module._buffers, name

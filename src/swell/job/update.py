@@ -13,10 +13,11 @@ from torch import Tensor
 from swell.core.protocols import Collective
 from swell.core.types import Factors
 from swell.errors import LossError
-from swell.job.trainee import Clip, Measured, Trainee
-from swell.job.vote import Vote, as_number, hold
+from swell.job.gradient_noise import Reading
+from swell.job.learner import Clip, Learner, is_regular, merged_codes
+from swell.job.vote import NO_SIGNALS, Signals, Vote, as_number, hold
 from swell.loop.metrics import Metrics, agreed_names
-from swell.loop.step import StepInProgress
+from swell.loop.step import Phase, StepInProgress
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,12 @@ class Outcome:
     redo: bool = True  # whether its samples come again
     factors: tuple[Factors, ...] = ()
     gain: float = 1.0
-    noticed: bool = False
-    pending: bool = False
-    due: bool = False
-    last_s: float = 0.0  # what the whole step before took on its slowest replica
+    signals: Signals = NO_SIGNALS  # what waits for the moment after the step
+    last_s: float = 0.0  # how long the step before took on its slowest replica
 
 
 class Updater:
-    """Carries an update through for one trainee after another; keeps nothing between steps."""
+    """Makes the update of one learner after another; keeps nothing between steps."""
 
     def __init__(self, metrics: Metrics, device: torch.device, *, nonfinite: str, exact: bool) -> None:
         self._metrics, self._device = metrics, device
@@ -56,41 +55,41 @@ class Updater:
         self,
         collective: Collective,
         step: StepInProgress,
-        trainee: Trainee | None,
+        learner: Learner | None,
         number: int,
-        flags: tuple[bool, bool, bool],
+        signals: Signals,
         last_s: float,
         fits: float,
         clip: Clip | None = None,
     ) -> list[Vote]:
-        """Tell the others how this replica fares, and hear how they do."""
+        """Exchange votes: how this replica's part of the step went, and how the others' did."""
+        step.enter(Phase.VOTED)
         weighted = -1.0 if step.weighted is None else float(step.weighted)
-        irregular = trainee is not None and not trainee.regular(trainee.codes())
-        noticed, pending, due = flags
-        mine = Vote(
-            trainee=number,
+        alone = collective.size == 1
+        vote = Vote(
+            learner=number,
             start=step.start,
             batch=step.plan.global_batch,
             failed=step.spoiled is not None,
             ran_out=step.ran_out,
-            irregular=irregular,
+            irregular=not alone and learner is not None and not is_regular(learner.codes()),
             weight=step.weight_sum,
             weighted=weighted,
             layout=self._metrics.layout,
-            noticed=noticed,
-            pending=pending,
-            due=due,
+            noticed=signals.noticed,
+            pending=signals.pending,
+            due=signals.due,
             last_s=last_s,
             clip=as_number(clip),
             fits=fits,
         )
-        return hold(collective, mine)
+        return hold(collective, vote)
 
     def run(
         self,
         collective: Collective,
         step: StepInProgress,
-        trainee: Trainee,
+        learner: Learner,
         votes: list[Vote],
         position: Position,
         *,
@@ -102,66 +101,63 @@ class Updater:
     ) -> Outcome:
         """Exchange, measure and step, unless the loss or the gradients forbid it."""
         extras = self._pending_metrics(collective, votes) if with_metrics and collective.size > 1 else []
-        originals = synchronised_buffers(trainee.model) if collective.size > 1 else []
+        originals = synchronised_buffers(learner.model) if collective.size > 1 else []
         buffers = [buffer.detach().clone() for buffer in originals]
-        figures = self._exchange(collective, step, trainee, votes, [*extras, *buffers])
+        figures = self._exchange(collective, step, learner, votes, [*extras, *buffers])
         loss = self._checked_loss(figures)
         if loss is not None:
             return Outcome(stepped=False, reason=f"the loss was {loss}", redo=False)
-        scale, preconditioned, batch = trainee.unscale(), trainee.wants_preconditioned, step.plan.global_batch
-        small_batches, pair = trainee.small_batches(step.plan) if step.measured else 0, None
-        if trainee.pairs is not None and step.plan.num_micro_batches == 1:
-            pair = trainee.pairs.see(
+        scale, preconditioned, batch = learner.unscale(), learner.wants_preconditioned, step.plan.global_batch
+        small_batches, pair = learner.small_batches(step.plan) if step.measured else 0, None
+        if learner.pairs is not None and step.plan.num_micro_batches == 1:
+            pair = learner.pairs.see(
                 step=position.step, samples=position.samples, batch=batch, preconditioned=preconditioned
             )
         if pair is not None:
             small_batches, batch, step.paired = 2, 2 * batch, True
-        belongs = Measured(
+        reading = Reading(
             num_micro_batches=small_batches,
             batch=batch,
             samples_between=position.samples_between,
-            preconditioned=preconditioned,
-            num_groups=len(trainee.optimizer.param_groups),
+            num_groups=len(learner.optimizer.param_groups),
             report=report,
         )
-        trainee.read(figures, scale, step.measured, belongs, pair)
-        groups, total = trainee.states(scale=position.scale, progress=position.progress, samples=position.samples)
-        factors = tuple(trainee.rule.factors(state) for state in groups)
-        if not frozen and not trainee.update(factors, clip, closure):
+        learner.read(figures, scale, preconditioned=preconditioned, reading=reading, pair=pair)
+        groups, total = learner.states(scale=position.scale, progress=position.progress, samples=position.samples)
+        factors = tuple(learner.rule.factors(state) for state in groups)
+        if not frozen and not learner.update(factors, clip, closure):
             return Outcome(stepped=False, reason="the gradient scaler found an overflow")
         for original, summed in zip(originals, buffers, strict=True):
             original.copy_(summed / collective.size)
         return Outcome(
             stepped=True,
             factors=factors,
-            gain=trainee.rule.gain(total),
-            noticed=any(vote.noticed for vote in votes),
-            pending=any(vote.pending for vote in votes),
-            due=bool(votes[0].due),
+            gain=learner.rule.gain(total),
+            signals=_signals(votes),
             last_s=max(vote.last_s for vote in votes),
         )
 
-    def evaluate(self, collective: Collective, step: StepInProgress, trainee: Trainee, votes: list[Vote]) -> Tensor:
+    def evaluate(self, collective: Collective, step: StepInProgress, learner: Learner, votes: list[Vote]) -> Tensor:
         """Sum one more evaluation of the step's loss and gradient, for an optimizer that works by closure."""
-        irregular = any(row[0] for row in collective.gather_numbers([not trainee.regular(trainee.codes())]))
+        irregular = any(row[0] for row in collective.gather_numbers([not is_regular(learner.codes())]))
         votes = [dataclasses.replace(vote, irregular=irregular) for vote in votes]
-        return self._exchange(collective, step, trainee, votes, [])[0]
+        return self._exchange(collective, step, learner, votes, [])[0]
 
     def _exchange(
         self,
         collective: Collective,
         step: StepInProgress,
-        trainee: Trainee,
+        learner: Learner,
         votes: list[Vote],
         extras: list[Tensor],
     ) -> Tensor:
-        codes = trainee.codes()
+        codes = learner.codes()
         if any(vote.irregular for vote in votes):
-            codes = trainee.merge_codes(collective.gather_text(codes))
+            codes = merged_codes(collective.gather_text(codes))
         total = sum(vote.weight for vote in votes)
         weighted = any(vote.weighted > 0 for vote in votes)
         share = step.plan.global_batch / total if weighted and total > 0 else 1.0
-        return trainee.exchange(collective, codes, share=share, measured=step.measured, extras=extras)
+        return learner.exchange(collective, codes, share=share, measured=step.measured, extras=extras)
 
     def _pending_metrics(self, collective: Collective, votes: list[Vote]) -> list[Tensor]:
         names = agreed_names(self._metrics, collective, [int(vote.layout) for vote in votes])
@@ -183,12 +179,21 @@ class Updater:
         raise LossError(not_finite(loss))
 
 
+def _signals(votes: Sequence[Vote]) -> Signals:
+    """A notice and another world by anybody's vote; a checkpoint by the first replica's clock."""
+    return Signals(
+        noticed=any(vote.noticed for vote in votes),
+        pending=any(vote.pending for vote in votes),
+        due=bool(votes[0].due),
+    )
+
+
 def not_finite(loss: float) -> str:
-    """What to tell a user whose loss broke."""
+    """The error message for a loss that is not finite."""
     return (
         f"the mean loss of this step is {loss}; expected a finite number. The step was not committed. Lower the "
         f"learning rate, look at the batch that caused it, or pass nonfinite='skip' to swell.Job to pass over such "
-        f"steps and say so."
+        f"steps with a line in the log."
     )
 
 

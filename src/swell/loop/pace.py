@@ -80,6 +80,11 @@ class Pace:
         )
 
     @property
+    def latest_times(self) -> StepTimes | None:
+        """What the latest timed step took; None before there is one."""
+        return self._last
+
+    @property
     def settled(self) -> bool:
         """Whether the policy can only choose the batch of the step before."""
         return self._exact and self.batch == self.policy.size  # type: ignore[attr-defined]

@@ -4,10 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from swell.core.types import MicroBatch, Plan
 from swell.errors import ConfigError, LoopError
+
+
+class Phase(Enum):
+    """How far a step is. With several optimizers, each is voted on and updated in turn before the commit."""
+
+    OPEN = "open"  # its micro-batches are being computed
+    VOTED = "voted"  # replicas have agreed to update, or to give it up
+    UPDATED = "updated"  # an optimizer has stepped
+    COMMITTED = "committed"  # its samples count as done, here or by the state of replicas that were ahead
+    GIVEN_UP = "given up"  # its samples come again, or are passed over
+
+
+_NEXT = {
+    Phase.OPEN: {Phase.VOTED, Phase.COMMITTED, Phase.GIVEN_UP},
+    Phase.VOTED: {Phase.VOTED, Phase.UPDATED, Phase.COMMITTED, Phase.GIVEN_UP},
+    Phase.UPDATED: {Phase.VOTED, Phase.COMMITTED, Phase.GIVEN_UP},
+    Phase.COMMITTED: set(),
+    Phase.GIVEN_UP: set(),
+}
 
 
 @dataclass
@@ -31,7 +51,17 @@ class StepInProgress:
     closures: dict[int, list[tuple[int, Callable[..., Any], tuple[Any, ...]]]] = field(default_factory=dict)
     spoiled: str | None = None  # why the step cannot be finished
     ran_out: int = 0  # the micro-batch at which memory ran out here, in samples; 0 where it did not
-    ended: bool = False
+    phase: Phase = Phase.OPEN
+
+    def enter(self, phase: Phase) -> None:
+        """Go on to another phase; only the ways of the machine above are possible."""
+        assert phase in _NEXT[self.phase], f"a step that is {self.phase.value} cannot become {phase.value}"
+        self.phase = phase
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more happens in this step."""
+        return self.phase is Phase.COMMITTED or self.phase is Phase.GIVEN_UP
 
     @property
     def stop(self) -> int:

@@ -86,7 +86,7 @@ def test_one_replica_trains_with_the_default_batch_and_still_measures_the_gain(c
     assert trainer.get_local_bsz() == 8
     assert largest_relative_error(weights(model), plain(steps=6, clip=clip)) < 1e-12
     assert optimizer.predict_gain(1.0) == 1 and type(optimizer) is SGD
-    assert 1 <= optimizer.predict_gain(8.0) <= 8 and trainer._trainee.noise.observations == 5  # type: ignore[union-attr]
+    assert 1 <= optimizer.predict_gain(8.0) <= 8 and trainer._learner.noise.plain.observations == 5  # type: ignore[union-attr]
     trainer.close()
     assert not {"step", "predict_gain", "update_scale"} & set(vars(optimizer))
 
@@ -113,8 +113,8 @@ def test_the_scale_can_be_told_by_hand_and_each_group_gets_its_own_gain() -> Non
 def test_other_optimizers_get_the_rule_that_suits_them() -> None:
     trainer = AdaptDLTorchTrainer(8)
     run_alone(trainer, lambda m: Adam(m.parameters(), lr=0.01), steps=12)
-    assert trainer._trainee is not None and trainer._trainee.rule == rules.auto("Adam")
-    assert trainer._trainee.preconditioned_noise.observations > 0
+    assert trainer._learner is not None and trainer._learner.rule == rules.auto("Adam")
+    assert trainer._learner.noise.metric.observations > 0
 
 
 def test_calls_out_of_order_are_told() -> None:

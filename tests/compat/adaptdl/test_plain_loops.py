@@ -196,8 +196,8 @@ def test_adam_is_measured_in_its_own_metric_by_default_and_keeps_its_moments(opt
     data = loader(n=256, autoscale=64)
     for _ in adaptdl.torch.remaining_epochs_until(1):
         train(wrapped, made, data)
-    trainee = wrapped._trainee
-    assert trainee.rule == rules.AdamScale() and trainee.preconditioned_noise.observations > 0
+    learner = wrapped._learner
+    assert learner.rule == rules.AdamScale() and learner.noise.metric.observations > 0
     steps = {float(state["step"]) for state in made.state.values()}
     job = session().job
     assert job is not None and steps == {float(job.steps)}  # never set back
@@ -206,7 +206,7 @@ def test_adam_is_measured_in_its_own_metric_by_default_and_keeps_its_moments(opt
 def test_other_optimizers_get_the_rule_that_suits_them() -> None:
     _, optimizer, wrapped = open_run(lambda m: torch.optim.Adadelta(m.parameters()))
     train(wrapped, optimizer, loader())
-    assert wrapped._trainee.rule == rules.auto("Adadelta")
+    assert wrapped._learner.rule == rules.auto("Adadelta")
 
 
 def test_the_optimizer_keeps_its_class_and_gets_its_own_step_back() -> None:

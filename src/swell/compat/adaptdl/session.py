@@ -18,8 +18,6 @@ from swell.compat.adaptdl.states import States
 from swell.core.protocols import Collective
 from swell.errors import ConfigError, DamagedCheckpointError, LoopError, WorldError
 from swell.job import Job
-from swell.job.vote import meet
-from swell.loop.step import StepInProgress
 from swell.runtime.adaptdl_environment import read_adaptdl_environment
 from swell.runtime.collective import Alone
 from swell.runtime.environment import read_environment
@@ -122,8 +120,7 @@ class Session:
             )
         self.training = training
         self._seed = self._agreed_seed() if self._seed is None else self._seed
-        job = _Job(
-            self,
+        job = Job(
             self.folder,
             seed=self._seed,
             progress=False,
@@ -135,9 +132,11 @@ class Session:
             model.hand_over(job)
         job.register(PART, self)
         training.hand_over(job)
-        job._ending.first = self.sync_states
+        hooks = job.engine.hooks
+        hooks.before_step, hooks.after_choice = self.before_step, self.step_chosen
+        hooks.before_boundary = self.sync_states
         self.job = job
-        job._elasticity.join()
+        job.engine.recovery.join()
         if job.steps:
             for model in self.models:
                 model.optimizer._opt_called = True  # type: ignore[attr-defined]  # in an earlier process: do not warn
@@ -155,12 +154,10 @@ class Session:
         """Whether workers may come, go and be lost while the run goes on."""
         return self.job is not None and self.world is not None and self.world.elastic
 
-    def sync_states(self) -> None:
-        """Bring the user's states and all sums together; every replica calls it."""
-        self.states.sync()
-        self.merge_sums()
-        if self.job is not None:
-            self.job._ending.units += 1  # who has come this far has the sums of all
+    def sync_states(self) -> bool:
+        """Bring the user's states and all sums together; every replica calls it. False where one was lost in it."""
+        assert self.job is not None
+        return self.job.engine.recovery.attempt(self._sync_all)
 
     def merge_sums(self) -> None:
         """Bring the sums of all accumulators together."""
@@ -177,26 +174,20 @@ class Session:
             self.merges += 1
 
         if self.elastic and self.job is not None:
-            self.job._elasticity.together(counted)
+            self.job.engine.recovery.together(counted)
         else:
             counted()
 
-    def before_step(self, job: Job) -> None:
+    def before_step(self) -> None:
         """Bring sums together before a step begins, so that a worker that is lost in it takes none of them along.
 
         Not in a world that was formed since the last step: some of its members are new, or were behind. Where a worker
         is lost right here, the others keep what they have and bring it together before the next step.
         """
-        if not self.elastic or not self.accumulators or self._formed != self.generation:
-            return
-        try:
-            meet(job.collective)
-            self.merge_sums()
-            job._ending.units += 1
-        except WorldError as error:
-            job._elasticity.recover(error)
+        if self.job is not None and self.elastic and self.accumulators and self._formed == self.generation:
+            self.job.engine.recovery.attempt(self.merge_sums)
 
-    def step_begun(self) -> None:
+    def step_chosen(self) -> None:
         """A step was laid out in the world that there is now."""
         self._formed = self.generation
 
@@ -212,29 +203,25 @@ class Session:
             self.index = stop
             self.stop_if_noticed()
             return
-        try:
-            meet(job.collective)
-            self.merge_sums()
-        except WorldError as error:
+        recovery = job.engine.recovery
+        if not recovery.attempt(self.merge_sums):
             for each in self.accumulators:
                 each.settle(keep=False)
-            job._elasticity.recover(error)
             return
-        job._ending.units += 1
         self.index = stop
         try:
             self.stop_if_noticed()
         except WorldError as error:
-            job._elasticity.recover(error)
+            recovery.lost(error)
 
     def stop_if_noticed(self) -> None:
         """In an evaluation loop: save and exit if any replica was asked to; every replica calls it."""
         if self.job is None or self.folder is None:
             return
-        noticed = self.job._elasticity.notice() is not None
-        if any(row[0] for row in self.collective.gather_numbers([float(noticed)])):
-            self.sync_states()
-            self.job._elasticity.stop()
+        engine = self.job.engine
+        noticed = engine.peers.notice() is not None
+        if any(row[0] for row in self.collective.gather_numbers([float(noticed)])) and self.sync_states():
+            engine.boundary.stop_on_notice()
 
     def save(self) -> None:
         """Save everything, if training has begun and there is a folder."""
@@ -289,20 +276,6 @@ class Session:
         elif self.world is not None:
             self.world.close()
         self.world = None
-
-
-class _Job(Job):
-    """A job that lets the session know when a step begins, in all worlds and on replicas without samples too."""
-
-    def __init__(self, here: Session, run_dir: Path | None, **settings: Any) -> None:
-        super().__init__(run_dir, **settings)
-        self._here = here
-
-    def _begin_step(self) -> StepInProgress | None:
-        self._here.before_step(self)
-        step = super()._begin_step()
-        self._here.step_begun()
-        return step
 
 
 _current: Session | None = None

@@ -21,9 +21,9 @@ from swell.compat.adaptdl.session import Session, open_session, session
 from swell.core.moments import consecutive_differences, gain
 from swell.core.planning import plan
 from swell.errors import ConfigError, LoopError
-from swell.job.state import capture_trainee, restore_trainee
-from swell.job.trainee import Trainee
+from swell.job.learner import Learner
 from swell.job.update import Position, Updater
+from swell.job.vote import NO_SIGNALS
 from swell.loop.lr_schedule import LRSchedule
 from swell.loop.metrics import Metrics
 from swell.loop.pace import Pace
@@ -72,7 +72,7 @@ class AdaptDLTorchTrainer:
     ) -> None:
         self.bounds = LocalBatch(batch_size, max_batch_size, local_bsz_bounds)
         self._rule = rule
-        self._trainee: Trainee | None = None
+        self._learner: Learner | None = None
         self._pace = Pace(Fixed(batch_size), micro=None, constant_micro=False, capacity=None)
         self._scale, self._samples = 1.0, 0
         self._local, self._asked = batch_size, False
@@ -93,7 +93,7 @@ class AdaptDLTorchTrainer:
         self._here: Session = here
         self.bounds.range_on(self.replicas)
         rule = auto(type(optimizer).__name__) if self._rule == "auto" else as_rule(self._rule)
-        trainee = self._trainee = Trainee(
+        learner = self._learner = Learner(
             model,
             optimizer,
             rule=rule,
@@ -102,7 +102,7 @@ class AdaptDLTorchTrainer:
             base_batch=self.bounds.batch_size,
             exact=True,
         )
-        trainee.tells_loss = False
+        learner.noise.reports_loss = False
         self._updater = Updater(Metrics(), here.world.device, nonfinite="raise", exact=True)
         state = [*model.parameters(), *model.buffers()]
         here.collective.broadcast_tensors([tensor.detach() for tensor in state], source=0)
@@ -127,7 +127,7 @@ class AdaptDLTorchTrainer:
 
         Every replica calls it and gets the same.
         """
-        if self._trainee is None:
+        if self._learner is None:
             raise LoopError("get_local_bsz was called before program_reentry. Call that first.")
         self._asked = True
         self._ended_s = time.perf_counter()  # what lies between two epochs is no part of a step
@@ -148,11 +148,11 @@ class AdaptDLTorchTrainer:
         if replicas * high <= self.bounds.batch_size:
             return replicas * high
         policy = Goodput(self.bounds.batch_size, max=replicas * high, micro=(low, high))
-        assert self._trainee is not None and self._here.world is not None
+        assert self._learner is not None and self._here.world is not None
         seen = self._pace.observe(
             replicas=replicas,
             nodes=self._here.world.nodes,
-            noise=self._trainee.chosen_estimate(),
+            noise=self._learner.noise.estimate(),
             samples=self._samples,
             epoch=0,
             epoch_samples=0,
@@ -176,15 +176,15 @@ class AdaptDLTorchTrainer:
 
     def predict_gain(self, scale: float) -> float:
         """How many initial steps one at ``scale`` times the initial batch would be worth."""
-        estimate = None if self._trainee is None else self._trainee.chosen_estimate()
+        estimate = None if self._learner is None else self._learner.noise.estimate()
         moments = None if estimate is None else estimate.total
         return gain(scale, moments, base_batch=self.bounds.batch_size)
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Clip the gradient of all replicas together in the next ``optimizer.step()``; so does torch's own function."""
-        if self._trainee is None:
+        if self._learner is None:
             raise LoopError("clip_grad_norm_ was called before program_reentry. Call that first.")
-        return self._clipping.norm(list(self._trainee.model.parameters()), max_norm, norm_type)
+        return self._clipping.norm(list(self._learner.model.parameters()), max_norm, norm_type)
 
     def step(self, epoch: int, **metrics: Any) -> None:
         """The epoch is done: save, and exit with 143 if the program was asked to stop. Every replica calls it."""
@@ -224,8 +224,8 @@ class AdaptDLTorchTrainer:
                 "optimizer.step(closure) cannot be scaled by this trainer, which never sees the loss. Call "
                 "loss.backward() and optimizer.step(), or use swell.Job."
             )
-        trainee, collective = self._trainee, self._here.collective
-        assert trainee is not None
+        learner, collective = self._learner, self._here.collective
+        assert learner is not None
         batch = collective.size * max(1, round(self._scale * self.bounds.batch_size / collective.size))
         step = StepInProgress(
             epoch=0,
@@ -237,14 +237,14 @@ class AdaptDLTorchTrainer:
         step.hand_out(0)
         share = step.multiplier(None)
         if collective.size == 1:
-            self._measure_alone(trainee, batch)
-        trainee.accumulator.weigh(share)
-        trainee.accumulator.take(multiplier=share, measure=step.measured, preconditioned=trainee.wants_preconditioned)
-        votes = self._updater.vote(collective, step, trainee, 0, (False, False, False), self._last_s, math.inf)
+            self._measure_alone(learner, batch)
+        learner.gradients.weigh(share)
+        learner.gradients.take(multiplier=share, measure=step.measured, preconditioned=learner.wants_preconditioned)
+        votes = self._updater.vote(collective, step, learner, 0, NO_SIGNALS, self._last_s, math.inf)
         outcome = self._updater.run(
             collective,
             step,
-            trainee,
+            learner,
             votes,
             Position(scale=self._scale, progress=self._pace.progress, samples=self._samples, samples_between=batch),
             with_metrics=False,
@@ -253,7 +253,7 @@ class AdaptDLTorchTrainer:
             closure=None,
             report=lambda loss: None,
         )
-        trainee.clear()
+        learner.clear()
         self._clipping.begin()
         world = self._here.world
         self._pace.timed(outcome.last_s)
@@ -264,15 +264,15 @@ class AdaptDLTorchTrainer:
         now = time.perf_counter()
         self._last_s, self._ended_s = now - self._ended_s, now
 
-    def _measure_alone(self, trainee: Trainee, batch: int) -> None:
+    def _measure_alone(self, learner: Learner, batch: int) -> None:
         """One replica, one batch a step: signal and noise by the difference of two steps' gradients."""
-        gradients = [p.grad for p in trainee.accumulator.parameters]
+        gradients = [p.grad for p in learner.gradients.parameters]
         now = [gradients]
-        if trainee.wants_preconditioned:
-            now.append(trainee.accumulator.metric.divide(trainee.accumulator.parameters, gradients))
-        for noise, old, new in zip((trainee.noise, trainee.preconditioned_noise), self._before, now, strict=False):
+        if learner.wants_preconditioned:
+            now.append(learner.gradients.metric.divide(learner.gradients.parameters, gradients))
+        for noise, old, new in zip((learner.noise.plain, learner.noise.metric), self._before, now, strict=False):
             apart = [None if a is None or b is None else b.to_dense() - a for a, b in zip(old, new, strict=True)]
-            squares = [trainee.accumulator.norms.squares(g).tolist() for g in (old, new, apart)]
+            squares = [learner.gradients.norms.squares(g).tolist() for g in (old, new, apart)]
             noise.update_moments(
                 [
                     consecutive_differences(before, square, (before + square - difference) / 2, batch=batch)
@@ -285,7 +285,7 @@ class AdaptDLTorchTrainer:
     # Checkpoints
 
     def _save(self, epoch: int, metrics: dict[str, Any]) -> None:
-        if self._here.folder is None or self._here.collective.rank != 0 or self._trainee is None:
+        if self._here.folder is None or self._here.collective.rank != 0 or self._learner is None:
             return
         state = {
             "trainer": {
@@ -295,7 +295,7 @@ class AdaptDLTorchTrainer:
                 "samples": self._samples,
                 "metrics": metrics,
             },
-            "trainee": capture_trainee(self._trainee),
+            "trainee": self._learner.state_dict(),
             "pace": self._pace.state_dict(),
             "registered": {},  # what a session looks for in every checkpoint
         }
@@ -307,9 +307,9 @@ class AdaptDLTorchTrainer:
             newest = Store(here.folder).load_newest()
             found = None if newest is None else newest[1]
         found = share_state(found, collective=here.collective, source=0)
-        if found is None or self._trainee is None:
+        if found is None or self._learner is None:
             return Reentry(epoch=0, local_bsz=self._local)
-        restore_trainee(self._trainee, found["trainee"])
+        self._learner.load_state_dict(found["trainee"])
         self._pace.load_state_dict(found["pace"])
         saved = found["trainer"]
         self._samples = saved["samples"]

@@ -154,7 +154,7 @@ class AdaptiveDataLoaderHelper:
         here = session()
         if here.current is not self:
             return None
-        return here.job._ledger.cursor if self.training and here.job is not None else here.index
+        return here.job.engine.state.ledger.cursor if self.training and here.job is not None else here.index
 
     @current_index.setter
     def current_index(self, index: int) -> None:

@@ -35,14 +35,14 @@ def remaining_epochs_until(epoch: int) -> Iterator[int]:
         here.in_epoch = False
     here.save()
     if here.notices is not None and here.job is not None:
-        here.job._elasticity.leave()  # after training, signals mean what they did before
+        here.job.engine.peers.stop_listening()  # after training, signals mean what they did before
 
 
 def _prepare(here: Session) -> None:
     training = here.known_training()
     if training is not None and here.models:
         job = here.start(training)
-        if here.notices is not None and here.folder is not None and not job._rehearsal:
+        if here.notices is not None and here.folder is not None and not job.engine.rehearsal.rehearses:
             here.notices.install()
 
 

@@ -74,13 +74,14 @@ def batches_of_loop(here: Session, tally: Tally, job: Job, *, autoscaled: bool, 
     """Batches of the loop under way, of the one that came to its end in this epoch, or of the next one."""
     if not tally.under_way and here.in_epoch and tally.through_in == here.epoch:
         return tally.came
-    pace, ledger, current = job._pace, job._ledger, job._stepping._current
+    engine = job.engine
+    pace, ledger, current = engine.state.pace, engine.state.ledger, engine.steps.current
     forecast, awaited = _forecast(job, drop_last=drop_last)
-    target = job._passes.target if tally.under_way else _target(here, job) if autoscaled else None
+    target = engine.horizon.target if tally.under_way else _target(here, job) if autoscaled else None
 
     def ahead() -> int:
         if not tally.under_way or current is None or current.ended:
-            position = 0 if job._stepping.through or _begins_anew(here, autoscaled) else ledger.cursor
+            position = 0 if engine.planner.through or _begins_anew(here, autoscaled) else ledger.cursor
             return forecast.ahead(position=position, progress=pace.progress, step=pace.step, target=target)
         count = current.plan.global_batch
         progress = pace.progress + forecast.gain(count)
@@ -88,7 +89,7 @@ def batches_of_loop(here: Session, tally: Tally, job: Job, *, autoscaled: bool, 
         return len(current.mine) - 1 - current.index + rest
 
     place = (here.ended_loops, here.epoch) if tally.under_way else (ledger.samples, here.epoch, here.in_epoch)
-    layout = (forecast.batch, pace._layout, pace.max_micro, job.replicas, job.rank)
+    layout = (forecast.batch, pace.micro, pace.max_micro, job.replicas, job.rank)
     return tally.total((*place, *layout, awaited, round(forecast.gain(forecast.batch), 2)), ahead)
 
 
@@ -108,13 +109,14 @@ def batches_of_first_loop(settings: dict[str, Any], here: Session, *, base: int,
 
 
 def _forecast(job: Job, *, drop_last: bool) -> tuple[Forecast, bool]:
-    pace, trainee, settings = job._pace, job._trainees[0], job._stepping._statistics
-    awaited, window, length = job._stepping.awaited, trainee.noise.window, job._ledger.length
-    batch = job._stepping._batch if job._stepping.under_way else pace.batch
+    state, planner, steps = job.engine.state, job.engine.planner, job.engine.steps
+    pace, learner, settings = state.pace, state.learners[0], planner.statistics
+    awaited, window, length = planner.awaits_noise, learner.noise.window, state.ledger.length
+    batch = steps.chosen.batch if steps.under_way and steps.chosen is not None else pace.batch
 
     def gain(count: int) -> float:
         place = {"progress": pace.progress, "samples": job.samples}
-        return trainee.rule.gain(trainee.states(scale=count / pace.base, **place)[1])
+        return learner.rule.gain(learner.states(scale=count / pace.base, **place)[1])
 
     forecast = Forecast(
         length=length,
@@ -130,7 +132,8 @@ def _forecast(job: Job, *, drop_last: bool) -> tuple[Forecast, bool]:
 
 def _target(here: Session, job: Job) -> float:
     """Where the next loop would end, in base steps."""
-    worth = job._ledger.length / job._pace.base  # base steps of an epoch
+    state = job.engine.state
+    worth = state.ledger.length / state.pace.base  # base steps of an epoch
     return (here.epoch + 1) * worth if here.in_epoch else job.progress + worth
 
 

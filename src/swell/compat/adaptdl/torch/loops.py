@@ -17,7 +17,7 @@ from swell.data.orders import orders
 from swell.data.span import Span
 from swell.errors import LoopError
 from swell.job import Job
-from swell.job.ending import MAX_OVERFLOWS
+from swell.job.committer import MAX_OVERFLOWS
 from swell.loop.step import StepInProgress
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _through(here: Session) -> None:
 def step_under_way() -> StepInProgress | None:
     """The training step whose batch is out; None outside the training loop."""
     job = session().job
-    return None if job is None else job._stepping._current
+    return None if job is None else job.engine.steps.current
 
 
 # Training
@@ -88,34 +88,35 @@ def training_loop(helper: AdaptiveDataLoaderHelper) -> Iterator[Any]:
     if is_through():
         return
     with only_loop(helper):
-        ledger, stepping = job._ledger, job._stepping
+        engine = job.engine
+        horizon, committer = engine.horizon, engine.committer
         helper.tally.begin()
         if helper.max_batch_size is not None:
-            worth = ledger.length / helper.batch_size  # base steps of an epoch
-            job._passes.target = (here.epoch + 1) * worth if here.in_epoch else job.progress + worth
+            worth = engine.state.ledger.length / helper.batch_size  # base steps of an epoch
+            horizon.target = (here.epoch + 1) * worth if here.in_epoch else job.progress + worth
         elif here.left_in is not None and here.left_in != here.epoch:
-            job._ending.end_epoch(ledger, complete=False)  # an earlier epoch was left early; this one begins anew
+            committer.end_epoch(complete=False)  # an earlier epoch was left early; this one begins anew
         here.left_in = None
         try:
             while True:
                 yield from _watched(here, job, helper.tally)
-                if stepping.complete:
-                    job._ending.end_epoch(ledger, complete=True)
-                if job._passes.target is None or job._passes.reached:
+                if engine.planner.complete:
+                    committer.end_epoch(complete=True)
+                if horizon.target is None or horizon.reached(job.progress):
                     break
             helper.tally.through_in = here.epoch if here.in_epoch else None
         except GeneratorExit:
             here.left_in = here.epoch if here.in_epoch else None
             raise
         finally:
-            job._passes.target, helper.tally.under_way = None, False
+            horizon.target, helper.tally.under_way = None, False
 
 
 def _watched(here: Session, job: Job, tally: Tally) -> Iterator[Any]:
     """The job's batches; notes after each whether what the user's loop should have done with it was done."""
     step, samples, redone = None, job.samples, 0
     for batch in _by_the_job(here, job):
-        now = job._stepping._current
+        now = job.engine.steps.current
         if now is not step:
             for accumulator in here.accumulators:
                 accumulator.settle(keep=step is None or job.samples > samples)
@@ -140,7 +141,7 @@ def _watched(here: Session, job: Job, tally: Tally) -> Iterator[Any]:
 
 def _by_the_job(here: Session, job: Job) -> Iterator[Any]:
     """The job's batches; while it gets the next one ready, it may step the optimizer of a replica without samples."""
-    batches = iter(job._training)
+    batches = iter(job.engine.loader)
     try:
         while True:
             with ExitStack() as stack:

@@ -22,10 +22,10 @@ from swell.compat.adaptdl.torch import loops
 from swell.compat.adaptdl.torch.scaling_rules import ScalingRuleBase, SuitingScale, by_noise
 from swell.core.moment_average import MomentAverage
 from swell.core.moments import gain
-from swell.core.types import Moments
+from swell.core.types import Moments, NoiseEstimate
 from swell.errors import ConfigError, LoopError
 from swell.job import Job
-from swell.job.trainee import Trainee
+from swell.job.learner import Learner
 from swell.loop.step import StepInProgress
 
 _DDP = frozenset(inspect.signature(DistributedDataParallel.__init__).parameters) - {"self", "module"}
@@ -72,7 +72,7 @@ class AdaptiveDataParallel(nn.Module):
         self.scaling_rule.initialize(self, optimizer)
         self.gns = GradientNoiseScale(self)
         self._state = _ScalerState(name, mp_scaler)
-        self._trainee: Trainee | None = None
+        self._learner: Learner | None = None
         self._warned = False
         self._patch = PatchedStep(optimizer, self._stepped)
         self.clipping = Clipping(optimizer, lambda: self._patch.inside)
@@ -114,17 +114,20 @@ class AdaptiveDataParallel(nn.Module):
         for name, value in figures.items():
             writer.add_scalar(prefix + name, value, global_step)
 
+    def noise_estimate(self) -> NoiseEstimate | None:
+        """What is known of the noise of this model's gradient; None until a step was measured."""
+        return None if self._learner is None else self._learner.noise.estimate()
+
     # For the session
 
     def hand_over(self, job: Job) -> None:
         """Put model and optimizer under the job's care."""
-        rule = by_noise(self.scaling_rule.rule(self.optimizer, job._pace.base))
+        rule = by_noise(self.scaling_rule.rule(self.optimizer, job.engine.state.pace.base))
         job.wrap(self.module, self.optimizer, scheduler=self.lr_scheduler, schedule="manual", rule=rule)
-        trainee = self._trainee = job._trainees[-1]
-        trainee.tells_loss = False
+        learner = self._learner = job.engine.state.learners[-1]
+        learner.noise.reports_loss = False
         # Averaged over AdaptDL's thousand base batches from the first step on, so that figures are those users know.
-        trainee.noise = MomentAverage(base_batch=job._pace.base)
-        trainee.preconditioned_noise = MomentAverage(base_batch=job._pace.base)
+        learner.noise.average_with(lambda: MomentAverage(base_batch=job.engine.state.pace.base))
         checkpoint.load_state(self._state)
 
     def unpatched(self) -> AbstractContextManager[None]:
@@ -140,20 +143,20 @@ class AdaptiveDataParallel(nn.Module):
         here, step = session(), loops.step_under_way()
         if here.current is None:
             return self._stepped_plainly(closure)
-        if here.job is None or step is None or self._trainee is None or step.index < 0:
+        if here.job is None or step is None or self._learner is None or step.index < 0:
             raise LoopError(
                 "optimizer.step() was called in a loop that evaluates. Train inside `for batch in loader` over the "
                 "training AdaptiveDataLoader, with gradients enabled and the model in training mode."
             )
         self._check(step, by_closure=closure is not None)
-        stepping = here.job._stepping
+        steps = here.job.engine.steps
         if closure is None:
-            stepping.weigh([self._trainee])
-            stepping.step(None, (), [self._trainee], None)
+            steps.weigh([self._learner])
+            steps.step(None, (), [self._learner], None)
             return None
         losses: list[Any] = []
         bound = closure if step.is_last else _bound(closure)
-        stepping.step(lambda: losses.append(self._evaluated(bound)), (), [self._trainee], None)
+        steps.step(lambda: losses.append(self._evaluated(bound)), (), [self._learner], None)
         return losses[0] if losses else None
 
     def _stepped_plainly(self, closure: Callable[[], Any] | None) -> Any:
@@ -179,15 +182,15 @@ class AdaptiveDataParallel(nn.Module):
     def _evaluated(self, closure: Callable[[], Any]) -> Any:
         loss = closure()
         job = session().job
-        assert job is not None and self._trainee is not None
-        job._stepping.weigh([self._trainee])
+        assert job is not None and self._learner is not None
+        job.engine.steps.weigh([self._learner])
         step = loops.step_under_way()
         if isinstance(loss, Tensor) and step is not None:
-            self._trainee.add_loss(loss, step.mine[step.index].weight)
+            self._learner.add_loss(loss, step.mine[step.index].weight)
         return loss
 
     def _check(self, step: StepInProgress, *, by_closure: bool) -> None:
-        if self._trainee is None or step.ended:
+        if self._learner is None or step.ended:
             raise LoopError("optimizer.step() was called twice for one batch. Call it once for each batch.")
         gradients = (p.grad for group in self.optimizer.param_groups for p in group["params"])
         if not by_closure and all(gradient is None for gradient in gradients):
@@ -214,12 +217,12 @@ class GradientNoiseScale:
     def var_avg(self) -> float:
         """The trace of the covariance of a mean gradient over the initial batch; 0 before it was measured."""
         moments, job = self._moments(), session().job
-        return 0.0 if moments is None or job is None else max(moments.noise, 0.0) / job._pace.base
+        return 0.0 if moments is None or job is None else max(moments.noise, 0.0) / job.engine.state.pace.base
 
     def gain(self, scale: float) -> float:
         """How many initial steps one step at ``scale`` times the initial batch is worth."""
         job = session().job
-        return gain(scale, self._moments(), base_batch=1 if job is None else job._pace.base)
+        return gain(scale, self._moments(), base_batch=1 if job is None else job.engine.state.pace.base)
 
     def get_progress(self) -> float:
         """Steps at the initial batch that all steps so far were worth."""
@@ -232,11 +235,10 @@ class GradientNoiseScale:
         job, step = session().job, loops.step_under_way()
         if job is None or step is None:
             return 1.0
-        return step.plan.global_batch / step.plan.accumulation / job._pace.base
+        return step.plan.global_batch / step.plan.accumulation / job.engine.state.pace.base
 
     def _moments(self) -> Moments | None:
-        trainee = self._model._trainee
-        estimate = None if trainee is None else trainee.chosen_estimate()
+        estimate = self._model.noise_estimate()
         return None if estimate is None else estimate.total
 
 

@@ -1,4 +1,4 @@
-"""One step's event, put together from what is known at the commit and what the device tells later."""
+"""The event of one step, put together from what is known at the commit and the loss that the device gives later."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ class StepRecord:
     def __init__(self, emit: Callable[[Event], None], *, nonfinite: str) -> None:
         self._emit, self._nonfinite = emit, nonfinite
         self._loss: float | None = None
-        self._told = False
+        self._has_loss = False
         self._fields: dict[str, Any] | None = None
-        self._took: Duration
+        self._duration: Duration
 
     def set_loss(self, loss: float | None) -> None:
-        """The step's mean loss came from the device; None where the loop does not tell it."""
-        self._loss, self._told = loss, True
+        """The step's mean loss arrived from the device; None where the loop does not hand over losses."""
+        self._loss, self._has_loss = loss, True
         if loss is not None and not math.isfinite(loss) and self._nonfinite == "raise":
             raise LossError(not_finite(loss))
-        self._maybe_emit()
+        self._emit_if_complete()
 
-    def set_committed(self, took: Duration, **fields: Any) -> None:
-        """The step was committed; what it took is asked for when all is told."""
-        self._took, self._fields = took, fields
-        self._maybe_emit()
+    def set_committed(self, duration: Duration, **fields: Any) -> None:
+        """The step was committed; its duration is read when everything is known."""
+        self._duration, self._fields = duration, fields
+        self._emit_if_complete()
 
-    def _maybe_emit(self) -> None:
-        if self._fields is not None and self._told:
-            self._emit(Stepped(time=time.time(), loss=self._loss, step_s=self._took.seconds, **self._fields))
+    def _emit_if_complete(self) -> None:
+        if self._fields is not None and self._has_loss:
+            self._emit(Stepped(time=time.time(), loss=self._loss, step_s=self._duration.seconds, **self._fields))
             self._fields = None

@@ -1,11 +1,11 @@
-"""What is looked at before anything is built on it: that replicas have one model, that an argument can work."""
+"""Checks of what a user gives to a job, before anything is built on it."""
 
 from __future__ import annotations
 
 import math
 import operator
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from numbers import Real
 from typing import Any
 
@@ -14,17 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from swell.checkpoint.cadence import Cadence
-from swell.errors import ConfigError, LoopError, LossError
-from swell.job.trainee import Trainee
-from swell.loop.step import StepInProgress
-
-
-def describe(trainee: Trainee) -> str:
-    """A model and its optimizer in lines that two replicas can compare."""
-    lines = [f"{name} {tuple(p.shape)} {p.dtype} {p.requires_grad}" for name, p in trainee.model.named_parameters()]
-    lines += [f"{name} {tuple(b.shape)} {b.dtype}" for name, b in trainee.model.named_buffers()]
-    groups = [len(group["params"]) for group in trainee.optimizer.param_groups]
-    return "\n".join([*lines, f"{type(trainee.optimizer).__name__} with groups of {groups}"])
+from swell.errors import ConfigError, LossError
 
 
 def as_cadence(save: Any) -> Cadence:
@@ -70,23 +60,6 @@ def check_micro(micro: Any) -> None:
             f"whole number, or the tuple (smallest, largest). Give micro=8 or micro=(4, 8); for one that is chosen as "
             f"the run goes, swell.Job(batch=swell.Goodput(..., micro='auto'))."
         ) from None
-
-
-def check_gradients(step: StepInProgress, trainees: Sequence[Trainee]) -> None:
-    """Refuse an update to which the backward passes of this replica have given nothing at all.
-
-    Not where an optimizer works by closure or has stepped already, nor where this replica's samples count for nothing.
-    """
-    if step.closures or step.stepped or not any(micro.weight > 0 for micro in step.mine):
-        return
-    if all(trainee.accumulator.empty for trainee in trainees):
-        step.spoiled = "no parameter has a gradient"
-        raise LoopError(
-            "job.step was to update the weights, but none of the optimizers' parameters has a gradient, so none would "
-            "move; nothing was committed. Compute the loss with the model that was given to job.wrap, make the "
-            "optimizer of that model's own parameters, and leave out optimizer.zero_grad() between job.backward and "
-            "job.step: the job clears gradients itself."
-        )
 
 
 def check_loss(loss: Any) -> None:

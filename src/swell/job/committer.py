@@ -1,0 +1,242 @@
+"""How a step ends: committed with its samples, done again, or passed over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from swell.core.events import BatchChanged, EpochEnded, Event, StepSkipped
+from swell.errors import LossError
+from swell.job.horizon import Horizon
+from swell.job.peers import Peers
+from swell.job.planner import Chosen
+from swell.job.rollback import Rollback
+from swell.job.run_state import RunState
+from swell.job.step_clock import Duration, StepClock
+from swell.job.step_record import StepRecord
+from swell.job.update import Outcome
+from swell.loop.metrics import exchange
+from swell.loop.step import Phase, StepInProgress
+from swell.policies import observation_to_dict
+
+MAX_OVERFLOWS = 100  # in a row: a gradient scaler that halves more often started from a value that makes no sense
+
+
+class Committer:
+    """Moves ledger, counts, schedules and log when a step is over; with Recovery the only part to raise ``rounds``."""
+
+    def __init__(
+        self,
+        state: RunState,
+        peers: Peers,
+        horizon: Horizon,
+        rollback: Rollback,
+        *,
+        emit: Callable[[Event], None],
+        nonfinite: str,
+        trains: Callable[[int], bool],
+        after_commit: Callable[[int], None],
+    ) -> None:
+        self._state, self._peers, self._horizon, self.rollback = state, peers, horizon, rollback
+        self._emit, self._nonfinite = emit, nonfinite
+        self._trains, self._after_commit = trains, after_commit
+        self._record: StepRecord | None = None
+        self._overflows = 0
+        self._clock = StepClock(peers.device)
+        self._latest: Duration | None = None
+
+    @property
+    def last_s(self) -> float:
+        """How long the latest step took on this replica; 0 where there was none."""
+        return 0.0 if self._latest is None else self._latest.seconds
+
+    def begin(self) -> None:
+        """A step begins: its changes can be undone until its commit, and its metrics wait for that."""
+        self._clock.start()
+        self.rollback.begin_step()
+        self._state.metrics.begin_step()
+
+    def record(self) -> StepRecord:
+        """The record of the step under way."""
+        if self._record is None:
+            self._record = StepRecord(self._emit, nonfinite=self._nonfinite)
+        return self._record
+
+    def updated(self, step: StepInProgress, chosen: Chosen, number: int, outcome: Outcome) -> None:
+        """One optimizer has stepped; if the step breaks before the others have, this one does not step again."""
+        marks = self._state.marks
+        step.enter(Phase.UPDATED)
+        step.stepped.add(number)
+        self.rollback.release()
+        marks.rounds += 1
+        marks.stepped, marks.stepped_batch = set(step.stepped), chosen.batch
+        if number == min(step.stepped):  # the step counts by the first optimizer that moves
+            marks.factors, marks.gain = outcome.factors, outcome.gain
+
+    def commit(self, step: StepInProgress, chosen: Chosen, outcome: Outcome) -> None:
+        """Count the step's samples as done, together with the update they made."""
+        state, peers = self._state, self._peers
+        pace, marks, ledger = state.pace, state.marks, state.ledger
+        peers.reach("commit", step=pace.step)
+        if len(state.learners) > 1:
+            exchange(state.metrics, peers.collective, peers.device)
+        state.metrics.commit()
+        before = ledger.samples
+        ledger.commit(step.stop)
+        step.enter(Phase.COMMITTED)
+        self._overflows = 0
+        marks.stepped = set()
+        if step.measured or step.paired:
+            marks.measured_at = ledger.samples
+        self._report_change(chosen)
+        pace.timed(outcome.last_s)
+        pace.committed(
+            step.plan,
+            batch=chosen.batch,
+            samples=before,
+            gain=marks.gain,
+            nodes=peers.nodes,
+            as_chosen=not chosen.split,
+        )
+        self._latest = self._clock.stop()
+        if self._trains(pace.step - 1):
+            target = self._horizon.target
+            progress = pace.progress if target is None else min(pace.progress, target)
+            for learner in state.learners:
+                if learner.schedule is not None:
+                    learner.schedule.advance(progress)
+        self._report(step, self._latest)
+        self._after_commit(pace.step)
+
+    def _report_change(self, chosen: Chosen) -> None:
+        pace, observation = self._state.pace, chosen.observation
+        if observation is None or not pace.differs(chosen.batch, observation):
+            return
+        self._emit(
+            BatchChanged(
+                time=time.time(),
+                step=pace.step,
+                before=pace.batch,
+                after=chosen.batch,
+                policy=repr(pace.policy),
+                seen=observation_to_dict(observation),
+                micro_before=None if pace.micro is None else observation.micro_batch,
+                micro_after=pace.micro,
+            )
+        )
+
+    def _report(self, step: StepInProgress, duration: Duration) -> None:
+        state, plan, record = self._state, step.plan, self._record
+        pace, marks, ledger, noise = state.pace, state.marks, state.ledger, state.noise
+        self._record = None
+        if record is None:  # the first optimizer did not step, or had stepped before the step was done again
+            record = StepRecord(self._emit, nonfinite=self._nonfinite)
+            record.set_loss(None)
+        record.set_committed(
+            duration,
+            step=pace.step,
+            epoch=ledger.epoch,
+            samples=ledger.samples,
+            global_batch=plan.global_batch,
+            replicas=plan.replicas,
+            micro_batch=plan.micro_batch,
+            accumulation=plan.accumulation,
+            lr=tuple([float(group["lr"]) for group in state.learners[0].optimizer.param_groups]),
+            lr_factor=tuple([factors.lr for factors in marks.factors]),
+            gain=marks.gain,
+            progress=pace.progress,
+            signal=None if noise is None else noise.total.signal,
+            noise=None if noise is None else noise.total.noise,
+            noise_scale=None if noise is None else noise.total.noise_scale,
+        )
+
+    def skip(self, step: StepInProgress, outcome: Outcome) -> None:
+        """The update was not made: the samples come again, or are passed over."""
+        self.rollback.release()
+        self._state.marks.rounds += 1
+        if outcome.redo:
+            self._overflows += 1
+            if self._overflows > MAX_OVERFLOWS:
+                raise LossError(
+                    f"the gradient scaler found an overflow {self._overflows} times in a row at the same samples. "
+                    f"Look at the loss there, lower the learning rate, or use bfloat16."
+                )
+        else:
+            self._state.ledger.commit(step.stop)
+            self._state.marks.stepped = set()
+        if outcome.redo:
+            self.rollback.undo()
+        self._end_without_update(step, outcome.reason, redone=outcome.redo)
+
+    def give_up(self, step: StepInProgress, reason: str, *, for_memory: bool = False) -> None:
+        """Undo the step; its samples come again. ``for_memory`` also logs how large micro-batches may be now."""
+        self.rollback.undo()
+        self._end_without_update(
+            step, reason, redone=True, max_micro=self._state.pace.max_micro if for_memory else None
+        )
+
+    def undo(self, step: StepInProgress) -> None:
+        """A replica was lost: put back what the step changed, before states are compared."""
+        if not step.ended:
+            self.rollback.undo()
+
+    def after_loss(self, step: StepInProgress, reason: str, *, committed: bool) -> None:
+        """End the step once the world is formed again; ``committed`` where other replicas had committed it.
+
+        Their state, which this replica has then, counts it. Otherwise its samples come again.
+        """
+        self.rollback.begin_step()
+        if step.ended:
+            return
+        if committed:
+            step.enter(Phase.COMMITTED)
+            self.forget()
+        else:
+            self._end_without_update(step, reason, redone=True)
+
+    def _end_without_update(
+        self, step: StepInProgress, reason: str, *, redone: bool, max_micro: int | None = None
+    ) -> None:
+        step.enter(Phase.GIVEN_UP)
+        self.forget()
+        self._emit(
+            StepSkipped(
+                time=time.time(),
+                step=self._state.steps,
+                reason=reason,
+                samples=step.plan.global_batch,
+                redone=redone,
+                max_micro=max_micro,
+            )
+        )
+
+    def discard(self) -> None:
+        """Undo and forget the step under way, which the user left."""
+        self.rollback.undo()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what the step under way left behind."""
+        self._record = None
+        self._state.metrics.drop()
+        for learner in self._state.learners:
+            learner.clear()
+
+    def end_epoch(self, *, complete: bool) -> None:
+        """The body of an epoch is done: schedules move, the ledger goes on to the next epoch."""
+        state, ledger = self._state, self._state.ledger
+        for learner in state.learners:
+            learner.noise.drain()
+            if learner.schedule is not None:
+                learner.schedule.end_epoch()
+        self._emit(
+            EpochEnded(
+                time=time.time(),
+                epoch=ledger.epoch,
+                samples=ledger.cursor,
+                complete=complete,
+                metrics=state.metrics.results(reset=False),
+            )
+        )
+        ledger.next_epoch()
+        state.marks.body_done = False

@@ -1,0 +1,214 @@
+"""The engine under a job: builds its parts, each from what it needs, and ends them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from swell.checkpoint.cadence import Cadence
+from swell.core.events import RunEnded, Warned
+from swell.core.protocols import Sink
+from swell.errors import CheckpointError, DisagreementError, LoopError, WorldError
+from swell.job.advice import Advice
+from swell.job.boundary import Boundary, Hooks
+from swell.job.committer import Committer
+from swell.job.epochs import Epochs
+from swell.job.horizon import Horizon
+from swell.job.loader import TrainingLoader
+from swell.job.memory import Memory
+from swell.job.peers import Peers
+from swell.job.planner import Planner
+from swell.job.recovery import Recovery
+from swell.job.rehearsal import NoRehearsal, Rehearsal
+from swell.job.reporter import Reporter
+from swell.job.rollback import Rollback
+from swell.job.run_state import RunState
+from swell.job.saving import Saving
+from swell.job.steps import Steps
+from swell.job.update import Updater
+from swell.job.vote import Signals, meet
+from swell.loop.statistics import Statistics
+from swell.policies.decision import lays_out
+from swell.supervisor.notice import EXIT_RESUME
+from swell.telemetry import EventLog, Fanout, open_sinks
+
+
+class Engine:
+    """All parts of one job, for the job itself and for facades that drive a loop of another kind.
+
+    Built in this order, and each part knows only parts above it: peers, state, reporter, horizon, planner, saving,
+    recovery, committer, steps, boundary, loader and epochs. ``hooks`` let a facade join in between steps.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        peers: Peers,
+        *,
+        statistics: Statistics | None,
+        nonfinite: str,
+        cadence: Cadence,
+        keep: int,
+        rehearsal: Rehearsal | NoRehearsal,
+        sinks: Callable[[], Fanout],
+    ) -> None:
+        self.state, self.peers, self.rehearsal = state, peers, rehearsal
+        self.hooks = Hooks()
+        self.reporter = Reporter(peers, sinks)
+        emit = self.reporter.emit
+        self.horizon = Horizon()
+        self.planner = Planner(state, peers, self.horizon, statistics)
+        self.saving = Saving(state, peers, cadence=cadence, keep=keep, emit=emit)
+        self.recovery = Recovery(state, peers, self.saving, self.reporter)
+        advice = Advice(peers, outlook=self.planner.outlook, emit=emit)
+        self.committer = Committer(
+            state,
+            peers,
+            self.horizon,
+            Rollback(),
+            emit=emit,
+            nonfinite=nonfinite,
+            trains=rehearsal.trains,
+            after_commit=advice.after_step,
+        )
+        self.steps = Steps(
+            state,
+            peers,
+            Updater(state.metrics, peers.device, nonfinite=nonfinite, exact=bool(statistics and statistics.exact)),
+            self.committer,
+            memory=Memory(peers.device, foresee=lays_out(state.pace.policy)),
+            signals=self._signals,
+            lost=self.recovery.lost,
+            trains=rehearsal.trains,
+        )
+        self.boundary = Boundary(
+            state,
+            peers,
+            self.recovery,
+            self.saving,
+            hooks=self.hooks,
+            emit=emit,
+            after_step=self._after_step,
+            stop=self._stop,
+        )
+        self.loader = TrainingLoader(
+            state,
+            self.planner,
+            self.steps,
+            self.boundary,
+            self.recovery,
+            hooks=self.hooks,
+            emit=emit,
+            require_ready=self._require_ready,
+        )
+        self.epochs = Epochs(
+            state, peers, self.horizon, self.planner, self.committer, self.recovery, emit=emit, finish=self._finish
+        )
+        self._closed = False
+
+    def require_open(self, call: str) -> None:
+        """Refuse a call after the job was closed."""
+        if self._closed:
+            raise LoopError(
+                f"{call}: the job was closed, so nothing would be logged or saved. Do it before job.close() (or in "
+                "`with swell.Job(...) as job:`), or make another job on the same run folder, which resumes the run."
+            )
+
+    def _require_ready(self) -> None:
+        self.require_open("the training loader")
+        if not self.state.learners:
+            raise LoopError("the job has no model yet. Call job.wrap(model, optimizer) before the loop.")
+
+    def save(self, name: str | None = None) -> None:
+        """Save a checkpoint now and wait for it; every replica calls it."""
+        self.recovery.join_early()
+        self.recovery.together(lambda: self._save(name))
+
+    def _save(self, name: str | None = None) -> None:
+        self.boundary.save(name, body_done=self.planner.through or self.state.marks.body_done)
+
+    def _signals(self, samples: int) -> Signals:
+        """What this replica votes for, for the moment after a step of ``samples`` samples."""
+        return Signals(
+            noticed=self.peers.notice() is not None, pending=self.peers.pending(), due=self.saving.due(samples)
+        )
+
+    # The ends of a run
+
+    def _finish(self) -> None:
+        """The loop is over: nothing changes any more, so save the run as it is."""
+        self.require_open("job.save")
+        self.save()
+        self._end("finished")
+
+    def _after_step(self) -> None:
+        if self.rehearsal.after_step(self.state, self.peers):
+            self.close()
+            raise SystemExit(0)
+
+    def _stop(self) -> NoReturn:
+        self._end("stopped on notice")
+        self.close()
+        raise SystemExit(EXIT_RESUME)
+
+    def _end(self, reason: str) -> None:
+        self.epochs.over, state = True, self.state
+        self.reporter.emit(RunEnded(time=time.time(), step=state.steps, samples=state.samples, reason=reason))
+        self.peers.stop_listening()
+
+    def close(self) -> None:
+        """Save what was not saved, stop data workers, leave the process group; may be called twice."""
+        for learner in self.state.learners:
+            learner.release()
+        if not self._closed:
+            self._end_early()
+        self._closed = True
+        if self.state.training_data is not None:
+            self.state.training_data.close()
+        self.saving.close()
+        self.reporter.close()
+        self.peers.close()
+
+    def _end_early(self) -> None:
+        """The job is closed before its loop was over, as by early stopping: save what was learnt since the last save.
+
+        Not while an exception is on its way: the state may be unsound, and the other replicas may know nothing of it
+        and would be waited for. Nor for a facade that merges sums of its own before a save, because it saves itself.
+        """
+        if self.epochs.over or not self.recovery.joined or sys.exc_info()[0] is not None:
+            return
+        if self.rehearsal.rehearses or self.recovery.broken or self.hooks.before_boundary is not None:
+            return
+        self.steps.leave()
+        try:
+            self._save_unsaved()
+        except (WorldError, CheckpointError, DisagreementError) as error:  # closing must not fail, nor try again
+            message = f"what was done since the last save could not be saved when the job was closed: {error}"
+            self.reporter.emit(Warned(time=time.time(), message=message))
+        if self.epochs.begun:
+            self._end("stopped by the script")
+        self.peers.stop_listening()
+
+    def _save_unsaved(self) -> None:
+        """Together with the other replicas, where the first one has steps that are not saved."""
+        state, collective, behind = self.state, self.peers.collective, self.saving.behind
+        if state.run_dir is None or state.steps == 0 or not (behind or self.peers.elastic):
+            return
+        meet(collective)
+        if collective.gather_numbers([float(behind)])[0][0]:  # one that joined since the last save does not know
+            self._save()
+
+
+def sinks_of(
+    run_dir: Path | None, *, progress: bool | None, extra: Sequence[Sink], events: str | None
+) -> Callable[[], Fanout]:
+    """How to open a job's sinks: its log, its progress line, the user's own, and a log named by the environment."""
+
+    def opened() -> Fanout:
+        more = () if events is None else (EventLog(events),)
+        return open_sinks(run_dir, progress=progress, extra=(*extra, *more))
+
+    return opened

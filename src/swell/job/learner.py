@@ -1,0 +1,327 @@
+"""One optimizer with all that belongs to it: its gradients, their noise, its rule, scaler and schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from swell.core.protocols import Collective, Rule
+from swell.core.types import Factors, Moments, NoiseEstimate, Plan, ScaleState
+from swell.errors import ConfigError, LoopError
+from swell.gradients.factors import BiasClock, scaled
+from swell.gradients.gradient_sum import DENSE, GradientSum
+from swell.gradients.pairs import GradientPairs
+from swell.gradients.sharded import ShardedGradients, sharded_modules
+from swell.job.gradient_noise import GradientNoise, Reading
+from swell.job.script_settings import settings_of
+from swell.loop.lr_schedule import LRSchedule
+from swell.rules.metric import needs_preconditioned
+
+Clip = float | Callable[[list[Tensor]], Any]
+HYPER_PARAMETERS = (int, float, bool, str, type(None), tuple, list)
+
+
+class Learner:
+    """An optimizer and the model parts it trains; a job may hold several."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        rule: Rule,
+        scaler: Any | None,
+        schedule: LRSchedule | None,
+        base_batch: int,
+        exact: bool,
+        half: Callable[[int], int] | None = None,
+    ) -> None:
+        self.model, self.optimizer, self.rule = model, optimizer, rule
+        self.scaler, self.schedule = scaler, schedule
+        self.settings = settings_of(optimizer, schedule)  # as they were when the run started
+        self.gradients = GradientSum(optimizer)
+        modules = sharded_modules(model)
+        if modules:
+            self.gradients.shards = ShardedGradients(modules, optimizer, self.gradients.metric)
+        if modules and half is not None:
+            raise ConfigError(
+                'alone is "differences", which keeps a whole gradient; expected "split" for an FSDP2 model, which has '
+                "only pieces of it. Leave out alone= in swell.Statistics."
+            )
+        self.pairs = None if half is None else GradientPairs(self.gradients, half)
+        self._by_metric = needs_preconditioned(rule)
+        self._base_batch = base_batch
+        self.noise = GradientNoise(base_batch=base_batch, by_metric=self._by_metric, exact=exact)
+        self._sharded_squares: Tensor | None = None  # squared norms of sharded gradients, summed over replicas
+        self._loss: Tensor | None = None
+        self._clock = BiasClock()
+        self._watch = _StepWatch(optimizer)
+        self.last_clip: Clip | None = None
+        self.steps_now = False  # whether the job is stepping the optimizer
+        self.guard: Any | None = None  # the hook that refuses steps by anybody else
+
+    @property
+    def sharded(self) -> bool:
+        """Whether replicas hold pieces of the model (FSDP2)."""
+        return self.gradients.shards is not None
+
+    @property
+    def wants_preconditioned(self) -> bool:
+        """Whether the rule needs moments in Adam's metric and the optimizer has that metric by now."""
+        return self._by_metric and self.gradients.metric.warm
+
+    @property
+    def description(self) -> str:
+        """The model and its optimizer in lines that two replicas can compare."""
+        lines = [f"{name} {tuple(p.shape)} {p.dtype} {p.requires_grad}" for name, p in self.model.named_parameters()]
+        lines += [f"{name} {tuple(b.shape)} {b.dtype}" for name, b in self.model.named_buffers()]
+        groups = [len(group["params"]) for group in self.optimizer.param_groups]
+        return "\n".join([*lines, f"{type(self.optimizer).__name__} with groups of {groups}"])
+
+    # Before and during the backward passes
+
+    def follow_groups(self) -> None:
+        """Before a step: take in parameters that were added since the last one; figures of other groups are dropped."""
+        if self.gradients.outdated:
+            self.noise.drain()
+            self.gradients.clear()
+            if self.pairs is not None:
+                self.pairs.clear()
+            self.noise.reset()
+
+    def expect(self, multiplier: float, *, measured: bool, again: bool) -> None:
+        """A backward pass of a loss with this weight is next; ``again`` if the same micro-batch had one before."""
+        shards = self.gradients.shards
+        if shards is not None:
+            shards.expect(multiplier, measure=measured, preconditioned=self.wants_preconditioned)
+            if again:  # each pass is summed by itself, and squares of parts are not the square of a sum
+                shards.whole = False
+
+    def add_loss(self, loss: Tensor, multiplier: float) -> None:
+        """Count a micro-batch's loss towards the step's mean."""
+        part = loss.detach().double().reshape(1) * multiplier
+        self._loss = part if self._loss is None else self._loss + part.to(self._loss.device)
+
+    def clear(self) -> None:
+        """Forget the step's gradients and loss."""
+        self.gradients.clear()
+        self._loss = None
+
+    # The update
+
+    def codes(self) -> str:
+        """Which gradients this replica has."""
+        return self.gradients.codes()
+
+    def exchange(
+        self, collective: Collective, codes: str, *, share: float, measured: bool, extras: Sequence[Tensor]
+    ) -> Tensor:
+        """Sum gradients over replicas into ``.grad``; returns the figures: loss, A by group, preconditioned A by group.
+
+        ``share`` divides what explicit weights left to divide.
+        """
+        sums = self.gradients.exchanged(codes)
+        device = self._device()
+        figures = self._figures(measured, device)
+        squares = self._own_sharded_squares(device) if measured and self.sharded else figures[:0]
+        numbers = torch.cat([figures, squares])
+        collective.sum_tensors([*sums, numbers, *extras])
+        figures, self._sharded_squares = numbers[: len(figures)], numbers[len(figures) :]
+        if share != 1:
+            torch._foreach_mul_([*sums, *self.gradients.sharded_sums()], share)
+            figures, self._sharded_squares = figures * share, self._sharded_squares * share**2
+        self.gradients.release(codes)
+        return figures
+
+    def _figures(self, measured: bool, device: torch.device) -> Tensor:
+        loss = torch.zeros(1, dtype=torch.float64, device=device) if self._loss is None else self._loss.to(device)
+        if not measured:
+            return loss
+        squares = [self.gradients.small_squares()]
+        if self.wants_preconditioned:
+            squares.append(self.gradients.small_squares(preconditioned=True))
+        groups = len(self.optimizer.param_groups)
+        parts = [torch.zeros(groups, device=device) if part is None else part.to(device) for part in squares]
+        if self.gradients.shards is not None and not self.gradients.shards.whole:
+            parts = [part * torch.nan for part in parts]  # dropped, and counted, by all replicas
+        return torch.cat([loss, *(part.double() for part in parts)])
+
+    def _own_sharded_squares(self, device: torch.device) -> Tensor:
+        """This replica's part of the squared norms of the summed gradient, plain and in Adam's metric."""
+        parts = [self.gradients.sharded_squares()]
+        if self.wants_preconditioned:
+            parts.append(self.gradients.sharded_squares(preconditioned=True))
+        return torch.cat([part.to(device).double() for part in parts])
+
+    def unscale(self) -> Tensor | None:
+        """Divide the gradients by the scaler's scale; returns that scale."""
+        if self.scaler is None or not self.scaler.is_enabled():
+            return None
+        scale = self.scaler.scale(torch.ones((), device=self._device()))
+        self.scaler.unscale_(self._watch)
+        return scale
+
+    def read(
+        self, figures: Tensor, scale: Tensor | None, *, preconditioned: bool, reading: Reading, pair: Tensor | None
+    ) -> None:
+        """Measure the summed gradient and pass the step's figures on to the moments, now or one step late.
+
+        ``figures`` begin with the loss. ``pair`` has the other figures where two steps were compared.
+        """
+        if pair is not None:
+            figures = torch.cat([figures[:1], pair.to(figures.device)])
+        elif len(figures) > 1:
+            squares = [self.gradients.whole_squares()]
+            if preconditioned:
+                squares.append(self.gradients.whole_squares(preconditioned=True))
+            unscaled = 1.0 if scale is None else scale.double().to(figures.device) ** 2
+            whole = torch.cat([part.double().to(figures.device) for part in squares])
+            if self._sharded_squares is not None and self._sharded_squares.numel():
+                whole = whole + self._sharded_squares / unscaled
+            figures = torch.cat([figures[:1], figures[1:] / unscaled, whole])
+        self.noise.push(figures, reading)
+
+    def small_batches(self, plan: Plan) -> int:
+        """How many gradients are compared in a measured step of this plan."""
+        shards = self.gradients.shards
+        count = plan.accumulation if shards is not None and shards.by_rounds else plan.num_micro_batches
+        return count if count > 1 else 0
+
+    def states(self, *, scale: float, progress: float, samples: int) -> tuple[list[ScaleState], ScaleState]:
+        """What the rule sees of each parameter group, and of all of them together."""
+        plain, metric = self.noise.plain.estimate(), self.noise.metric.estimate()
+
+        def state(group: int | None) -> ScaleState:
+            return ScaleState(
+                scale=scale,
+                base_batch=self._base_batch,
+                moments=_moments(plain, group),
+                preconditioned=_moments(metric, group),
+                progress=progress,
+                samples=samples,
+            )
+
+        return [state(group) for group in range(len(self.optimizer.param_groups))], state(None)
+
+    def update(self, factors: Sequence[Factors], clip: Clip | None, closure: Callable[[], Any] | None) -> bool:
+        """Clip, then step with the factors; False if the scaler found an overflow and skipped."""
+        if clip is not None:
+            parameters = [p for p in self.gradients.parameters if p.grad is not None]
+            clip(parameters) if callable(clip) else nn.utils.clip_grad_norm_(parameters, clip)
+        with scaled(self.optimizer, factors, self._clock), self._stepping():
+            if self.scaler is None or not self.scaler.is_enabled():
+                self.optimizer.step(closure)  # type: ignore[arg-type]
+                self.gradients.metric.stepped()
+                return True
+            self._watch.stepped = False
+            self.scaler.step(self._watch)
+            self.scaler.update()
+            if self._watch.stepped:
+                self.gradients.metric.stepped()
+            return self._watch.stepped
+
+    @contextmanager
+    def _stepping(self) -> Iterator[None]:
+        self.steps_now = True
+        try:
+            yield
+        finally:
+            self.steps_now = False
+
+    def clip_of_others(self, clip: float) -> Clip | None:
+        """What other replicas clip by, for one whose loop had nothing to do in this step."""
+        if clip >= 0:
+            return clip or None
+        if callable(self.last_clip):
+            return self.last_clip
+        raise LoopError(
+            "this replica has no sample in its first step, and cannot know the function that the others clip gradients "
+            "with. Pass a number as clip=, or use fewer replicas than the data set has samples."
+        )
+
+    def _device(self) -> torch.device:
+        parameters = self.gradients.parameters
+        return parameters[0].device if parameters else torch.device("cpu")
+
+    def release(self) -> None:
+        """The job is over: the optimizer is the user's again."""
+        self.noise.drain()
+        if self.guard is not None:
+            self.guard.remove()
+
+    # What is saved; the keys are those of the checkpoints' format
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer with all that belongs to it."""
+        return {
+            "kind": type(self.optimizer).__name__,
+            "given": self.settings,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            # Kept apart as well: sharded checkpoints are known to lose scalars such as initial_lr.
+            "groups": [
+                {key: value for key, value in group.items() if key != "params" and isinstance(value, HYPER_PARAMETERS)}
+                for group in self.optimizer.param_groups
+            ],
+            "schedule": None if self.schedule is None else self.schedule.state_dict(),
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+            **self.noise.state_dict(),
+            "clock": self._clock.state_dict(self.gradients.parameters),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.clear()
+        kind = type(self.optimizer).__name__
+        if state.get("kind", kind) != kind:
+            raise ValueError(f"its optimizer is {state['kind']}, and this one is {kind}")
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.gradients.metric.reset()
+        for group, values in zip(self.optimizer.param_groups, state["groups"], strict=True):
+            group.update(values)
+        if self.schedule is not None and state["schedule"] is not None:
+            self.schedule.load_state_dict(state["schedule"])
+        if self.scaler is not None and state["scaler"]:
+            self.scaler.load_state_dict(state["scaler"])
+        self.noise.load_state_dict(state)
+        self._clock.load_state_dict(state["clock"], self.gradients.parameters)
+        self.settings = state.get("given", self.settings)
+
+
+class _StepWatch:
+    """Stands for the optimizer in a ``GradScaler`` and records whether it was really stepped."""
+
+    _step_supports_amp_scaling = False  # a fused optimizer would skip on the device, where nobody sees it
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self.stepped = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._optimizer, name)
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        self.stepped = True
+        return self._optimizer.step(*args, **kwargs)
+
+
+def merged_codes(all_codes: Sequence[str]) -> str:
+    """Per parameter the widest kind of gradient that any replica has."""
+    return "".join(max(kinds) for kinds in zip(*all_codes, strict=True))
+
+
+def is_regular(codes: str) -> bool:
+    """Whether every gradient is there and dense."""
+    return codes.strip(DENSE) == ""
+
+
+def _moments(estimate: NoiseEstimate | None, group: int | None) -> Moments | None:
+    if estimate is None:
+        return None
+    return estimate.total if group is None else estimate.groups[group]

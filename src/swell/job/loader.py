@@ -1,0 +1,118 @@
+"""The loader a user iterates: one micro-batch of the current plan at a time, step after step, to the epoch's end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from swell.core.events import Event, Warned
+from swell.data.span import Span
+from swell.errors import LoadError, LoopError
+from swell.job.boundary import Boundary, Hooks
+from swell.job.planner import Chosen, Planner
+from swell.job.recovery import Recovery
+from swell.job.run_state import RunState
+from swell.job.steps import Steps
+from swell.loop.step import StepInProgress
+
+MOST_LOSSES = 3  # of data-loading processes at one batch, before that counts as an error
+
+
+class TrainingLoader:
+    """Yields this replica's micro-batches; made by :meth:`swell.Job.loader`.
+
+    It may be iterated once an epoch. Leaving the loop early discards only the step under way; iterating again within
+    the epoch continues with the first sample that was not committed.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        planner: Planner,
+        steps: Steps,
+        boundary: Boundary,
+        recovery: Recovery,
+        *,
+        hooks: Hooks,
+        emit: Callable[[Event], None],
+        require_ready: Callable[[], None],
+    ) -> None:
+        self._state, self._planner, self._steps = state, planner, steps
+        self._boundary, self._recovery, self._hooks = boundary, recovery, hooks
+        self._emit, self._require_ready = emit, require_ready
+
+    def __iter__(self) -> Iterator[Any]:
+        self._require_ready()
+        self._recovery.join()
+        if self._planner.through:
+            raise LoopError(
+                f"every sample of epoch {self._state.ledger.epoch} was used already, so the loader would give nothing. "
+                "Go through it once in each turn of `for epoch in job.epochs(n)`, which begins the next epoch."
+            )
+        with self._steps.looping():
+            self._planner.begin_pass()
+            while (chosen := self._choose()) is not None:
+                step = self._steps.open(chosen)
+                self._state.data.announce(rank=step.rank, step=self._state.steps)
+                yield from self._hand_out(step)
+                self._steps.close(step)
+            if self._planner.in_pass:
+                self._boundary.end_pass()
+
+    def _choose(self) -> Chosen | None:
+        """The next step; chosen again after a replica that was lost meanwhile."""
+        self._require_ready()
+        if self._hooks.before_step is not None:
+            self._hooks.before_step()
+        chosen = self._recovery.retry(self._settle_and_choose)
+        if self._hooks.after_choice is not None:
+            self._hooks.after_choice()
+        return chosen
+
+    def _settle_and_choose(self) -> Chosen | None:
+        self._boundary.settle(self._steps.take_signals())
+        return self._planner.next()
+
+    def _hand_out(self, step: StepInProgress) -> Iterator[Any]:
+        """The step's micro-batches on this replica, until it is over or cannot be finished."""
+        metrics = self._state.metrics
+        for index in range(len(step.mine)):
+            batch = self._fetch(step, index)
+            metrics.muted = step.hand_out(index).weight == 0
+            yield batch
+            metrics.muted = False
+            step.require_finished()
+            if step.ended or step.spoiled is not None:
+                return
+
+    def _fetch(self, step: StepInProgress, index: int) -> Any:
+        """A micro-batch; asked for again, a few times in a row, where the process that loads it is lost."""
+        for attempt in range(MOST_LOSSES + 1):
+            try:
+                return self._state.data.fetch(_span(step, index), lambda: self._upcoming(step, index))
+            except LoadError as error:
+                if not error.lost or attempt == MOST_LOSSES:
+                    raise
+                self._emit(Warned(time=time.time(), message=f"data is loaded again: {error}"))
+        raise AssertionError("not reached")
+
+    def _upcoming(self, step: StepInProgress, index: int) -> Iterator[Span]:
+        """What this replica will need after micro-batch ``index`` if the plan stays as it is."""
+        for later in range(index + 1, len(step.mine)):
+            yield _span(step, later)
+        if self._state.data.epoch_size is not None:
+            yield from self._planner.spans_from(step.stop, step.plan)
+
+    def __len__(self) -> int:
+        """Micro-batches this replica would still get in this epoch if the batch stayed; after its end, in the next."""
+        if self._state.data.epoch_size is None:
+            raise TypeError("a stream has no length, because its end is not known before it is reached.")
+        position = 0 if self._planner.through else self._state.ledger.cursor
+        return sum(1 for _ in self._planner.spans_from(position, self._planner.plan()))
+
+
+def _span(step: StepInProgress, index: int) -> Span:
+    micro = step.mine[index]
+    start = step.start + micro.offset
+    return Span(step.epoch, start, start + micro.size)

@@ -1,0 +1,125 @@
+"""Who is there: the replicas now, this one's place among them, and what reaches it from outside."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from swell.core.protocols import Collective
+from swell.runtime.collective import Alone
+from swell.runtime.faults import POINTS, Faults
+from swell.runtime.notices import Notices
+from swell.runtime.world import World
+from swell.supervisor.notice import Notice
+
+ALONE = Alone()
+
+
+class Peers:
+    """The replicas of a run as one of them sees them; the only part that holds the world."""
+
+    def __init__(self, world: World, *, notices: Notices | None, faults: Faults) -> None:
+        self._world, self._notices = world, notices
+        self.faults = faults
+        self._faulty = any(faults.plans(point) for point in POINTS)
+        self._passed_on = False  # whether the supervisor handles the notice that reached this replica
+
+    @property
+    def collective(self) -> Collective:
+        """What the replicas talk over; a newcomer is alone until it joins."""
+        return self._world.collective if self._world.joined else ALONE
+
+    @property
+    def rank(self) -> int:
+        """This replica's number, from 0."""
+        return self.collective.rank
+
+    @property
+    def size(self) -> int:
+        """The number of replicas."""
+        return self.collective.size
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this replica writes files and prints."""
+        return self.collective.rank == 0
+
+    @property
+    def device(self) -> torch.device:
+        """The device this replica computes on."""
+        return self._world.device
+
+    @property
+    def nodes(self) -> int:
+        """The number of machines."""
+        return self._world.nodes
+
+    @property
+    def elastic(self) -> bool:
+        """Whether replicas can join and leave while the run goes on."""
+        return self._world.elastic
+
+    @property
+    def generation(self) -> int:
+        """The number of the present world; it rises each time a world is formed."""
+        return self._world.generation
+
+    @property
+    def interim(self) -> bool:
+        """Whether another world must be formed before the next step."""
+        return self._world.interim
+
+    def pending(self) -> bool:
+        """Whether another world was announced; replicas may learn of it at different times."""
+        return self._world.pending()
+
+    def reform(self) -> Collective:
+        """Leave the present group and join the newest; blocks until it is formed."""
+        return self._world.reform()
+
+    def allow(self, sizes: Iterable[int], *, why: str) -> None:
+        """Announce the numbers of replicas that the batch can be laid out on."""
+        self._world.allow(sizes, why=why)
+
+    def notice(self) -> Notice | None:
+        """The request to stop the run, if there is one.
+
+        A signal to this replica alone goes to the supervisor first: the others may go on without this replica.
+        """
+        notice = self._world.notice()
+        if notice is not None or self._notices is None:
+            return notice
+        own = self._notices.notice()
+        if own is not None and not self._passed_on:
+            self._passed_on = self._world.leave(own.source)
+        return None if self._passed_on else own
+
+    def listen(self) -> None:
+        """Take over the signals that ask the run to stop."""
+        if self._notices is not None:
+            self._notices.install()
+
+    def stop_listening(self) -> None:
+        """Give the signals back."""
+        if self._notices is not None and threading.current_thread() is threading.main_thread():
+            self._notices.uninstall()
+
+    def reach(self, point: str, *, step: int) -> None:
+        """Fail at this point of this step, if a fault is planned there."""
+        if self._faulty:
+            self.faults.reach(point, rank=self.rank, step=step)
+
+    def close(self) -> None:
+        """Leave the world for good."""
+        self._world.close()
+
+
+def listener(notices: Notices | bool, run_dir: Path | None) -> Notices | None:
+    """The notices to listen for; by default signals, where the run can be saved and this is the main thread."""
+    if notices is True:
+        listens = run_dir is not None and threading.current_thread() is threading.main_thread()
+        return Notices() if listens else None
+    return notices if isinstance(notices, Notices) else None

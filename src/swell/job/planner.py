@@ -1,0 +1,190 @@
+"""What the next step is: its batch, its samples and its layout, and whether it is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from swell.core.counts import whole_number
+from swell.core.goodput import Outlook
+from swell.core.moment_average import window_of
+from swell.core.protocols import FinitePolicy
+from swell.core.types import Observation, Plan
+from swell.data.span import Span
+from swell.errors import ConfigError, DataError
+from swell.job.horizon import Horizon
+from swell.job.peers import Peers
+from swell.job.run_state import RunState
+from swell.loop.statistics import Statistics
+from swell.policies import is_finished
+from swell.policies.decision import follows_noise, predicted_outlook, require_noise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A step as it was chosen, before anything is computed."""
+
+    epoch: int
+    start: int  # the position of its first sample in the epoch
+    batch: int  # what the policy chose, whole even where the end of the epoch cuts the step short
+    plan: Plan
+    measured: bool  # whether its gradients are measured
+    split: bool  # whether it was cut in two only to be measured
+    observation: Observation | None  # what the policy chose by
+
+
+class Planner:
+    """Chooses one step after another; knows where this replica is in its pass over the data.
+
+    Every replica has the same state, so every replica chooses the same steps without asking the others.
+    """
+
+    def __init__(self, state: RunState, peers: Peers, horizon: Horizon, statistics: Statistics | None) -> None:
+        self._state, self._peers, self._horizon, self.statistics = state, peers, horizon, statistics
+        policy = state.pace.policy
+        self._finite = isinstance(policy, FinitePolicy)  # asked once, because the check is slow
+        self._awaits_noise = follows_noise(policy)
+        require_noise(policy, measured=statistics is not None)
+        self._observation: Observation | None = None  # the latest
+        self._epoch = 0  # of the pass under way
+        self.passes = 0  # how often the user began to iterate the loader
+        self.finished = False  # whether the policy says that the run is over
+        self.complete = False  # whether the epoch's last sample was committed
+
+    def begin_pass(self) -> None:
+        """The user began to iterate the loader."""
+        self.complete = False
+        self.passes += 1
+        self._epoch = self._state.ledger.epoch
+
+    @property
+    def in_pass(self) -> bool:
+        """Whether the pass under way is over the run's epoch; not where other replicas have finished that epoch."""
+        return self._epoch == self._state.ledger.epoch
+
+    @property
+    def through(self) -> bool:
+        """Whether every sample of the run's epoch was used."""
+        return self.complete and self._epoch == self._state.ledger.epoch
+
+    def next(self) -> Chosen | None:
+        """The next step; None at the end of the epoch or of the run."""
+        state, pace, ledger = self._state, self._state.pace, self._state.ledger
+        epoch = ledger.epoch
+        if epoch != self._epoch:  # while this replica was cut off, others have finished the pass
+            return None
+        for learner in state.learners:
+            learner.follow_groups()
+        if self._horizon.reached(pace.progress):
+            return None
+        batch = self._batch()
+        if batch is None:
+            return None
+        if batch > ledger.length:
+            raise DataError(
+                f"the global batch is {batch}; expected at most the {ledger.length} samples of an epoch. Lower the "
+                f"batch (or the policy's maximum) to {ledger.length} or less."
+            )
+        span = state.data.next_span(batch, peers=self._peers, lay_out=lambda: self._lay_out(batch, batch))
+        if span is None:
+            self.complete = True
+            return None
+        start, stop = span
+        plan, measured, split = self._measured_layout(batch, stop - start)
+        return Chosen(
+            epoch=epoch,
+            start=start,
+            batch=batch,
+            plan=plan,
+            measured=measured,
+            split=split,
+            observation=self._observation,
+        )
+
+    def _batch(self) -> int | None:
+        """The next global batch; None where the policy says that the run is over."""
+        pace, marks = self._state.pace, self._state.marks
+        if marks.stepped:  # some optimizers have made this step already
+            return marks.stepped_batch
+        if pace.settled:  # a batch that never changes needs no observation
+            return pace.batch
+        observation = self._observation = self.observe()
+        self.finished = self._finite and is_finished(pace.policy, observation)
+        return None if self.finished else pace.choose(observation)
+
+    def observe(self) -> Observation:
+        """Everything that the policy may look at before the next step."""
+        state, ledger = self._state, self._state.ledger
+        epoch_size = state.data.epoch_size
+        return state.pace.observe(
+            replicas=self._peers.size,
+            nodes=self._peers.nodes,
+            noise=state.noise,
+            samples=ledger.samples,
+            epoch=ledger.epoch,
+            epoch_samples=ledger.cursor,
+            epoch_size=epoch_size,
+            total_samples=self._horizon.total_samples(base_batch=state.pace.base, epoch_size=epoch_size),
+            total_progress=self._horizon.target,
+        )
+
+    def _measured_layout(self, batch: int, count: int) -> tuple[Plan, bool, bool]:
+        """The step's plan, whether it is measured, and whether it was split for that."""
+        plan, pace, statistics = self._lay_out(batch, count), self._state.pace, self.statistics
+        if statistics is None:
+            return plan, False, False
+        scale, window = batch / pace.base, self._state.learners[0].noise.window
+        if plan.num_micro_batches > 1:
+            return plan, statistics.measures(pace.step, scale, window, awaited=self.awaits_noise), False
+        # What is left at the end of an epoch may be too little to cut: batch norm refuses a single sample.
+        split = count == batch and count > 1 and statistics.splits(pace.step, scale, window, awaited=self.awaits_noise)
+        return self._lay_out(batch, count, split=True) if split else plan, split, split
+
+    def _lay_out(self, batch: int, count: int, *, split: bool = False) -> Plan:
+        return self._state.pace.lay_out(batch, count, replicas=self._peers.size, split=split)
+
+    @property
+    def awaits_noise(self) -> bool:
+        """Whether the policy waits for a noise estimate that is sure."""
+        if not self._awaits_noise:
+            return False
+        noise = self._state.noise
+        return noise is None or not noise.sure
+
+    def set_window(self) -> None:
+        """Average figures over a part of the run that suits its length."""
+        base, size = self._state.pace.base, self._state.data.epoch_size
+        window = None if self.statistics is None else self.statistics.window
+        if window is None:
+            total = self._horizon.total_samples(base_batch=base, epoch_size=size)
+            window = window_of(total, base_batch=base)
+        for learner in self._state.learners:
+            learner.noise.window = window
+
+    # What would come if nothing changed
+
+    def plan(self, count: int | None = None) -> Plan:
+        """The layout of a step of ``count`` samples, or of a whole one, at the present batch."""
+        batch = self._state.pace.batch
+        return self._lay_out(batch, batch if count is None else count)
+
+    def spans_from(self, position: int, plan: Plan) -> Iterator[Span]:
+        """This replica's micro-batches from a position to the end of the epoch, if the plan stays as it is."""
+        data, rank, size = self._state.data, self._peers.rank, plan.global_batch
+        epoch, length = data.ledger.epoch, data.ledger.length
+        while position < length:
+            if position + size > length:
+                if data.drop_last:
+                    return
+                plan = self.plan(length - position)
+            for micro in plan.shares[rank]:
+                yield Span(epoch, position + micro.offset, position + micro.offset + micro.size)
+            position += size
+
+    def outlook(self, replicas: int | Iterable[int]) -> dict[int, Outlook]:
+        """What the policy expects on other numbers of replicas, relative to now."""
+        counts = replicas if isinstance(replicas, Iterable) else (replicas,)
+        if isinstance(counts, str):
+            raise ConfigError(f"replicas is {replicas!r}; expected a number. Give one, or several, as [1, 2, 4].")
+        sizes = [whole_number(count, name="replicas") for count in counts]
+        return predicted_outlook(self._state.pace.policy, self.observe(), sizes)

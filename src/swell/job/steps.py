@@ -1,0 +1,367 @@
+"""The step under way and the user's calls on it: opened, computed, voted on, updated, then committed or given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from swell.errors import LoopError, WorldError
+from swell.job.arguments import check_loss
+from swell.job.committer import Committer
+from swell.job.learner import Clip, Learner
+from swell.job.memory import Memory, is_out_of_memory
+from swell.job.peers import Peers
+from swell.job.planner import Chosen
+from swell.job.recovery import Gained
+from swell.job.run_state import RunState
+from swell.job.update import Outcome, Position, Updater
+from swell.job.vote import Signals, Vote, why_failed
+from swell.loop.step import StepInProgress
+
+
+class Steps:
+    """The steps of one job, one at a time.
+
+    ``signals`` gives what this replica's vote carries for the moment after a step of N samples; ``lost`` forms the
+    world again after a replica was lost; ``trains`` says whether weights move at a step.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        peers: Peers,
+        updater: Updater,
+        committer: Committer,
+        *,
+        memory: Memory,
+        signals: Callable[[int], Signals],
+        lost: Callable[[WorldError], Gained],
+        trains: Callable[[int], bool],
+    ) -> None:
+        self._state, self._peers, self._updater, self._committer = state, peers, updater, committer
+        self._memory, self._signals, self._lost, self._trains = memory, signals, lost, trains
+        self.current: StepInProgress | None = None
+        self._chosen: Chosen | None = None
+        self._updating = False
+        self._looping = False
+        self._after: tuple[Signals, int] | None = None  # signals of the step committed last, and its world
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a step is."""
+        return self.current is not None
+
+    @property
+    def chosen(self) -> Chosen | None:
+        """The step under way, or the one before, as it was chosen; None before the first."""
+        return self._chosen
+
+    @contextmanager
+    def looping(self) -> Iterator[None]:
+        """Around the user's loop over the loader; a step that is under way when the loop is left is forgotten."""
+        if self._looping:
+            raise LoopError(
+                "the training loader is being iterated already. Finish or leave that loop first; two at once would "
+                "take turns with one set of samples."
+            )
+        self._looping = True
+        self._committer.rollback.begin_pass(self._state.learners)
+        try:
+            yield
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        """The user left the loader, at its end or before, or closed the job."""
+        self._looping = False
+        if self.current is not None and not self.current.ended:
+            self._committer.discard()
+        self.current = None
+
+    def open(self, chosen: Chosen) -> StepInProgress:
+        """Begin a step; its micro-batches are handed out next."""
+        self._memory.tidy()
+        self._chosen = chosen
+        self.current = StepInProgress(
+            epoch=chosen.epoch,
+            start=chosen.start,
+            plan=chosen.plan,
+            rank=self._peers.rank,
+            measured=chosen.measured,
+            split=chosen.split,
+            stepped=set(self._state.marks.stepped),
+        )
+        self._committer.begin()
+        return self.current
+
+    # The user's calls
+
+    def backward(
+        self, loss: Tensor, weight: Any, learners: Sequence[Learner], *, only: bool, options: dict[str, Any]
+    ) -> None:
+        """Run one backward pass with the loss weighted by its part of the step."""
+        step = self._usable("backward")
+        self._peers.reach("backward", step=self._state.steps)
+        check_loss(loss)
+        if step.taken and not only:
+            raise LoopError(
+                "job.backward was called after job.step for the same batch. Call backward for all its losses first, "
+                "or name the optimizer in both calls if each has its own loss."
+            )
+        multiplier = step.multiplier(None if weight is None else float(weight))
+        for learner in learners:
+            learner.add_loss(loss, multiplier)
+            learner.expect(multiplier, measured=step.measured, again=step.backwards > 0)
+        weighted = loss * multiplier
+        scaler = learners[0].scaler
+        if scaler is not None:
+            weighted = scaler.scale(weighted)
+        if only:
+            parameters = [p for learner in learners for p in learner.gradients.parameters if p.requires_grad]
+            options = {**options, "inputs": parameters}
+        try:
+            torch.autograd.backward(weighted, **options)
+        except BaseException as error:
+            step.spoiled = f"the backward pass raised {type(error).__name__}"
+            raise
+        step.backwards += 1
+
+    def weigh(self, learners: Sequence[Learner]) -> None:
+        """Weigh gradients that the user's own ``loss.backward()`` left, as ``backward`` would have weighed the loss.
+
+        For loops that were written for another library. Call it once for each micro-batch and learner, before ``step``.
+        """
+        step = self._usable("step")
+        multiplier = step.multiplier(None)
+        for learner in learners:
+            learner.gradients.weigh(multiplier)
+        step.backwards += 1
+
+    def step(
+        self,
+        closure: Callable[..., Any] | None,
+        inputs: tuple[Any, ...],
+        learners: Sequence[Learner],
+        clip: Clip | None,
+    ) -> bool:
+        """Finish the micro-batch for these learners; update where it was the last."""
+        step = self._usable("step")
+        if closure is None and step.backwards == 0:
+            raise LoopError(
+                "job.step was called without job.backward for this batch. Call job.backward(loss) instead of "
+                "loss.backward(), then job.step()."
+            )
+        updated = False
+        for learner in learners:
+            number = self._state.learners.index(learner)
+            if number in step.taken:
+                raise LoopError("job.step was called twice for one batch and optimizer. Call it once for each batch.")
+            if step.backwards > 0:
+                _take(step, learner, step.index)
+            if closure is not None:
+                step.closures.setdefault(number, []).append((step.index, closure, inputs))
+            step.taken.add(number)
+            if step.is_last and not step.ended:
+                if number in step.stepped:  # before the step broke, by the gradient of the same samples
+                    learner.clear()
+                    updated = True
+                else:
+                    _check_gradients(step, self._state.learners)
+                    updated = self._update(step, learner, number, clip) or updated
+        return updated
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Running out of memory in the body spoils the step and is remembered, instead of raising."""
+        step = self._usable("attempt")
+        try:
+            yield
+        except Exception as error:
+            size = step.mine[step.index].size
+            if not is_out_of_memory(error) or self._updating or size <= 1:
+                raise
+            self._memory.ran_out(size)
+            step.spoiled, step.ran_out = f"memory ran out at a micro-batch of {size} samples", size
+            self._committer.forget()
+
+    def spoil(self, reason: str) -> None:
+        """Mark the step under way as one that cannot be finished."""
+        if self.current is None or self.current.ended:
+            raise LoopError("job.redo was called with no step under way. Call it inside the training loop.")
+        self.current.spoiled = reason
+
+    def _usable(self, call: str) -> StepInProgress:
+        if self.current is None:
+            raise LoopError(
+                f"job.{call} was called outside the training loop. Call it inside `for batch in job.loader(...)`, once "
+                f"for each batch."
+            )
+        self.current.require_usable(call)
+        return self.current
+
+    # The end of a step
+
+    def close(self, step: StepInProgress) -> None:
+        """The loader goes on: replicas without samples join the update, spoiled steps are given up together."""
+        if step.ended:
+            return
+        if step.spoiled is not None:
+            self._give_up_together(step)
+        elif not step.mine:
+            for number, learner in enumerate(self._state.learners):
+                if not step.ended and number not in step.stepped:
+                    self._update(step, learner, number, None)
+        elif step.stepped:  # several optimizers, and the user let some of them rest
+            try:
+                self._commit(step, Outcome(stepped=True))
+            except WorldError as error:
+                self._recover(step, error)
+
+    def take_signals(self) -> Signals | None:
+        """What the step committed last left for the boundary, once; None where the world has changed since."""
+        after, self._after = self._after, None
+        return None if after is None or after[1] != self._peers.generation else after[0]
+
+    def _update(self, step: StepInProgress, learner: Learner, number: int, clip: Clip | None) -> bool:
+        """Whether the weights moved: here, or on replicas that were ahead and whose state this one has taken over."""
+        self._updating = True
+        try:
+            return self._update_together(step, learner, number, clip)
+        except WorldError as error:
+            return self._recover(step, error).update
+        finally:
+            self._updating = False
+
+    def _recover(self, step: StepInProgress, error: WorldError) -> Gained:
+        """A replica was lost: form the world again, then do the step again unless others had finished it.
+
+        Where the loss cuts an exchange short, some replicas may have all of it and others not. The state of those that
+        are ahead then becomes everybody's.
+        """
+        self._committer.undo(step)
+        gained = self._lost(error)
+        self._committer.after_loss(step, str(error), committed=gained.step)
+        return gained
+
+    def _update_together(self, step: StepInProgress, learner: Learner, number: int, clip: Clip | None) -> bool:
+        state, collective = self._state, self._peers.collective
+        votes = self._vote(step, learner, number, clip)
+        if not step.mine:  # this replica had no sample, but clips the sum as the others do
+            clip = learner.clip_of_others(max(votes, key=lambda vote: abs(vote.clip)).clip)
+        learner.last_clip = clip
+        if any([vote.failed for vote in votes]):
+            self._committer.give_up(step, why_failed(votes), for_memory=any(vote.ran_out for vote in votes))
+            return False
+        closures = step.closures.get(number)
+        if closures is not None and self._peers.elastic:
+            self._committer.rollback.hold(learner)
+        outcome = self._updater.run(
+            collective,
+            step,
+            learner,
+            votes,
+            self._position(step),
+            with_metrics=len(state.learners) == 1,
+            frozen=not self._trains(state.steps),
+            clip=clip,
+            closure=None if closures is None else lambda: self._evaluate(step, learner, number, votes),
+            report=self._committer.record().set_loss if number == 0 else _ignore,
+        )
+        learner.clear()
+        if not outcome.stepped:
+            self._committer.skip(step, outcome)
+            return False
+        assert self._chosen is not None
+        self._committer.updated(step, self._chosen, number, outcome)
+        if len(step.stepped) == len(state.learners):
+            self._memory.fitted(step.plan.micro_batch)
+            self._commit(step, outcome)
+        return True
+
+    def _vote(self, step: StepInProgress, learner: Learner | None, number: int, clip: Clip | None) -> list[Vote]:
+        votes = self._updater.vote(
+            self._peers.collective,
+            step,
+            learner,
+            number,
+            self._signals(step.plan.global_batch),
+            0.0 if learner is None else self._committer.last_s,
+            self._memory.limit,
+            clip,
+        )
+        self._state.pace.agree_on_memory([vote.fits for vote in votes])
+        return votes
+
+    def _position(self, step: StepInProgress) -> Position:
+        pace, samples, batch = self._state.pace, self._state.samples, step.plan.global_batch
+        return Position(
+            scale=batch / pace.base,
+            progress=pace.progress,
+            samples=samples,
+            samples_between=samples - self._state.marks.measured_at + batch,
+            step=pace.step,
+        )
+
+    def _evaluate(self, step: StepInProgress, learner: Learner, number: int, votes: list[Vote]) -> Tensor:
+        """The loss and gradient of the whole step, for an optimizer that asks for them again."""
+        learner.clear()
+        before, step.taken = (step.index, step.backwards, step.weight), set()
+        for index, closure, inputs in step.closures[number]:
+            step.index, step.backwards, step.weight = index, 0, None
+            with torch.enable_grad():
+                closure(*inputs)
+            if step.backwards == 0:
+                raise LoopError("the closure did not call job.backward(loss). Call it in place of loss.backward().")
+            _take(step, learner, index)
+        step.index, step.backwards, step.weight = before
+        return self._updater.evaluate(self._peers.collective, step, learner, votes)
+
+    def _commit(self, step: StepInProgress, outcome: Outcome) -> None:
+        assert self._chosen is not None
+        self._committer.commit(step, self._chosen, outcome)
+        self._after = outcome.signals, self._peers.generation
+
+    def _give_up_together(self, step: StepInProgress) -> None:
+        try:
+            votes = self._vote(step, None, 0, None)
+        except WorldError as error:
+            self._recover(step, error)
+        else:
+            reason = step.spoiled if step.spoiled and not step.ran_out else why_failed(votes)
+            self._committer.give_up(step, reason, for_memory=any(vote.ran_out for vote in votes))
+
+
+def _take(step: StepInProgress, learner: Learner, index: int) -> None:
+    """Move the micro-batch's gradients into the step's sum."""
+    micro = step.mine[index]
+    learner.gradients.take(
+        multiplier=micro.weight if not step.weighted else (step.weight or 0.0) / step.plan.global_batch,
+        measure=step.measured,
+        preconditioned=learner.wants_preconditioned,
+        round_weight=step.round_weight(index),
+    )
+
+
+def _check_gradients(step: StepInProgress, learners: Sequence[Learner]) -> None:
+    """Refuse an update to which the backward passes of this replica have contributed nothing at all.
+
+    Not where an optimizer works by closure or has stepped already, nor where this replica's samples count for nothing.
+    """
+    if step.closures or step.stepped or not any([micro.weight > 0 for micro in step.mine]):
+        return
+    if all([learner.gradients.empty for learner in learners]):
+        step.spoiled = "no parameter has a gradient"
+        raise LoopError(
+            "job.step cannot update the weights, because none of the optimizers' parameters has a gradient; nothing "
+            "was committed. Compute the loss with the model that was given to job.wrap, make the optimizer from that "
+            "model's own parameters, and leave out optimizer.zero_grad() between job.backward and job.step: the job "
+            "clears gradients itself."
+        )
+
+
+def _ignore(loss: float | None) -> None:
+    """The loss of an optimizer that is not the first is not logged."""
