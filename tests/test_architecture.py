@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -29,7 +30,9 @@ MAY_IMPORT_TORCH_DISTRIBUTED = {
     "runtime/*",
 }
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "common", "helpers", "helper", "misc"}
-MOST_LINES = 400
+MOST_METHODS, MOST_ARGUMENTS = 20, 8
+FACES = {"src/swell/job/job.py Job"}  # constructors that users call
+TREES = {path: ast.parse(path.read_text()) for path in SOURCES}
 
 
 def named(path: Path) -> str:
@@ -44,6 +47,18 @@ def imports(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def imported_modules(path: Path, modules: Container[str]) -> set[str]:
+    """The modules of the package that a file imports; not the package of a module that is imported from it by name."""
+    found = set()
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name in modules}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in modules else node.module for name in names}
+    return {name for name in found if name in modules}
 
 
 def reads_environment(path: Path) -> bool:
@@ -77,10 +92,97 @@ def test_environment_variables_are_read_where_processes_start_or_begin_only() ->
     assert [named(path) for path in readers if path.relative_to(PACKAGE).parts[0] not in homes] == []
 
 
-def test_a_file_is_short_enough_to_hold_one_idea() -> None:
-    lengths = {named(path): path.read_text().count("\n") for path in PYTHON_FILES}
-    too_long = {name: lines for name, lines in lengths.items() if lines > MOST_LINES}
-    assert too_long == {}, "split them where the first line would need an 'and'"
+def own_privates(tree: ast.Module) -> Iterator[str]:
+    """The attributes that a file's classes define: methods, annotated fields, and what is assigned to ``self``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from (member.name for member in node.body if isinstance(member, ast.FunctionDef))
+            fields = [member.target for member in node.body if isinstance(member, ast.AnnAssign)]
+            yield from (field.id for field in fields if isinstance(field, ast.Name))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            yield node.attr
+
+
+def private_reaches(readers: Iterable[Path]) -> list[str]:
+    """Where a file reads a private attribute that only classes of other files of the package define."""
+    homes: dict[str, set[Path]] = defaultdict(set)
+    for path, tree in TREES.items():
+        for name in own_privates(tree):
+            homes[name].add(path)
+    reaches = []
+    for path in readers:
+        for node in ast.walk(TREES[path] if path in TREES else ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+                own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+                if not own and homes.get(node.attr) and path not in homes[node.attr]:
+                    reaches.append(f"{named(path)}:{node.lineno} {node.attr}")
+    return reaches
+
+
+def rings() -> list[list[str]]:
+    """Groups of files that import one another, directly or through others; annotations and lazy imports count."""
+    modules = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts): path for path in SOURCES}
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    edges = {name: imported_modules(path, modules) - {name} for name, path in modules.items()}
+    reachable = {name: descendants(edges, name) for name in edges}
+    groups = {frozenset(m for m in reach if name in reachable[m]) for name, reach in reachable.items()}
+    return [sorted(group) for group in groups if len(group) > 1]
+
+
+def descendants(edges: dict[str, set[str]], start: str) -> set[str]:
+    found, todo = set(), list(edges[start])
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += edges[name]
+    return found
+
+
+def classes() -> Iterator[tuple[str, ast.ClassDef]]:
+    for path, tree in TREES.items():
+        yield from ((f"{named(path)} {n.name}", n) for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
+
+
+def methods(node: ast.ClassDef) -> list[str]:
+    """A class's methods; not those that Python calls, nor properties, which only give a figure."""
+    functions = [member for member in node.body if isinstance(member, ast.FunctionDef)]
+    figures = [
+        f
+        for f in functions
+        if any("property" in ast.unparse(d) or ".setter" in ast.unparse(d) for d in f.decorator_list)
+    ]
+    return [f.name for f in functions if f not in figures and not f.name.startswith("__")]
+
+
+def test_no_file_reaches_into_the_private_attributes_of_another() -> None:
+    assert private_reaches(SOURCES) == []
+
+
+def test_tests_and_examples_reach_no_private_attribute_of_the_job() -> None:
+    names = {name for path in SOURCES if path.parent.name == "job" for name in own_privates(TREES[path])}
+    strangers = [path for path in PYTHON_FILES if path not in TREES]
+    assert [reach for reach in private_reaches(strangers) if reach.split()[-1] in names] == []
+
+
+def test_files_that_import_one_another_are_three_at_most() -> None:
+    assert [ring for ring in rings() if len(ring) > 3] == []
+
+
+def test_a_class_has_at_most_twenty_methods() -> None:
+    assert {name: len(methods(node)) for name, node in classes() if len(methods(node)) > MOST_METHODS} == {}
+
+
+def test_a_part_is_made_from_at_most_eight_things() -> None:
+    """Faces are excepted: what a user gives to them is theirs to leave out."""
+    many = {}
+    for name, node in classes():
+        for member in node.body:
+            if isinstance(member, ast.FunctionDef) and member.name == "__init__" and name not in FACES:
+                count = len([*member.args.posonlyargs, *member.args.args, *member.args.kwonlyargs]) - 1
+                if count > MOST_ARGUMENTS:
+                    many[name] = count
+    assert many == {}
 
 
 def test_a_file_is_named_after_its_idea() -> None:

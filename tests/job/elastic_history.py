@@ -101,7 +101,9 @@ def train(folder: str, life: int, resizes: list[tuple[int, int]], stop: int | No
             assert stepped == (job.steps > step)
             if stepped:
                 write(committed=step, generation=generation)
-                last = job.engine.state.ledger.remaining == 0  # too short, perhaps, for each replica to have a part in it
+                last = (
+                    job.engine.state.ledger.remaining == 0
+                )  # too short, perhaps, for each replica to have a part in it
                 if options.get("evaluate") and step % 5 == 3 and not last:
                     evaluate(job)
                 direct(place, life, job, resizes, stop)

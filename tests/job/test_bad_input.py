@@ -48,7 +48,7 @@ def test_an_empty_data_set_is_refused() -> None:
 
 def test_a_batch_larger_than_the_data_set_is_refused() -> None:
     job, model, loader = job_with_model(n=5)
-    with pytest.raises(DataError, match="batch is 8.*5 samples"):
+    with pytest.raises(DataError, match=r"batch is 8.*5 samples"):
         finish(job, model, loader)
 
 

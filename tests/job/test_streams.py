@@ -121,5 +121,5 @@ def test_a_stream_keeps_its_own_order_and_has_no_epochs_worth() -> None:
     with pytest.raises(swell.errors.ConfigError, match="order of its own"):
         job.loader(Counting(8), shuffle=True)
     job.loader(Counting(8))
-    with pytest.raises(swell.errors.ConfigError, match="epochs is 2.*steps"):
+    with pytest.raises(swell.errors.ConfigError, match=r"epochs is 2.*steps"):
         next(job.until(epochs=2))

@@ -206,3 +206,17 @@ def _malformed(error: Exception) -> CheckpointError:
         f"a state sent by another replica cannot be read: {error}. Expected what swell.checkpoint.transfer.pack gives; "
         f"check that every replica runs the same version of swell."
     )
+
+
+def gather_values(collective: Collective, value: Any) -> list[Any]:
+    """Every rank's value, in rank order; every rank calls it."""
+    if collective.size == 1:
+        return [value]
+    text, tensors = pack(value, device="cpu")
+    lines = "\n".join([text, *(bytes(tensor.numpy()).hex() for tensor in tensors)])
+    return [_unpacked(message) for message in collective.gather_text(lines)]
+
+
+def _unpacked(message: str) -> Any:
+    text, *hexes = message.split("\n")
+    return unpack(text, [torch.frombuffer(bytearray.fromhex(line), dtype=torch.uint8) for line in hexes])

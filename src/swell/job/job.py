@@ -196,8 +196,9 @@ class Job:
             order_of = orders(dataset, shuffle=shuffle, weights=weights, order=order, sampler=sampler, seed=state.seed)
             data = map_style_data(dataset, order_of, peers=peers, seed=state.seed, drop_last=drop_last, **loading)
         if not peers.elastic:
-            length = f"length {data.ledger.length}"
-            agree_on_text(peers.collective, "the data set", length, "Give every replica the same data set.")
+            text = f"{state.settings}\nlength {data.ledger.length}"
+            remedy = "Give every replica the same arguments to swell.Job, and the same data set."
+            agree_on_text(peers.collective, "the run's settings and data", text, remedy)
         state.training_data = data
         return self.engine.loader
 

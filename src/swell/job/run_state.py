@@ -60,7 +60,7 @@ class RunState:
 
     def __init__(self, pace: Pace, *, seed: int, run_dir: Path | None, settings: str) -> None:
         self.pace, self.seed, self.run_dir = pace, seed, run_dir
-        self._settings = settings
+        self.settings = settings  # in lines that two replicas can compare
         self.metrics = Metrics()
         self.marks = Marks()
         self.learners: list[Learner] = []
@@ -103,7 +103,7 @@ class RunState:
     def description(self) -> str:
         """The run in lines that two replicas can compare: settings, data and models."""
         models = "\n".join(learner.description for learner in self.learners)
-        return f"{self._settings}\nlength {self.ledger.length}\n{models}"
+        return f"{self.settings}\nlength {self.ledger.length}\n{models}"
 
     def capture(self) -> dict[str, Any]:
         """Everything as one nested value; the keys are those of the checkpoints' format."""

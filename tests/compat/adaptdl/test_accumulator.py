@@ -76,6 +76,6 @@ def test_sums_of_an_epoch_can_be_read_after_all_epochs_and_take_no_room_in_check
             assert stats["a"] == 2
     with stats.synchronized():
         assert stats["a"] == 2
-    from swell.compat.adaptdl.session import session
+    from swell.compat.adaptdl.session import current_session
 
-    assert session().states.capture() == {}
+    assert current_session().states.capture() == {}

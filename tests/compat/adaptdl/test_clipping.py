@@ -13,7 +13,7 @@ from torch.optim import SGD
 
 import swell.compat.adaptdl as adaptdl
 from swell.compat.adaptdl import AdaptDLTorchTrainer
-from swell.compat.adaptdl.session import session
+from swell.compat.adaptdl.session import current_session
 from swell.errors import ConfigError
 from tests.compat.adaptdl.scenario import Points, loader, mean_loss, open_run, plain, sgd, weights
 from tests.job.scenario import largest_relative_error, make_model
@@ -140,7 +140,7 @@ def train_with_the_older_trainer() -> list[torch.Tensor]:
     optimizer = SGD(model.parameters(), lr=0.05, momentum=0.5)
     trainer = AdaptDLTorchTrainer(8, rule="linear")
     trainer.program_reentry(model, optimizer)
-    local, rank = trainer.get_local_bsz(), session().collective.rank
+    local, rank = trainer.get_local_bsz(), current_session().collective.rank
     for start in range(0, 48, 8):
         rows = slice(start + rank * local, start + (rank + 1) * local)
         optimizer.zero_grad()

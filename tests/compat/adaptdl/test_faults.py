@@ -23,7 +23,7 @@ from torch.utils.data import TensorDataset
 import swell.compat.adaptdl as adaptdl
 from swell.checkpoint.store import Store
 from swell.compat.adaptdl.goodput import GoodputFunction, GradParams, fit_perf_params
-from swell.compat.adaptdl.session import session
+from swell.compat.adaptdl.session import current_session
 from swell.core.moments import consecutive_differences, gain
 from swell.core.types import Moments
 from swell.errors import WorldError
@@ -202,11 +202,11 @@ def test_a_first_replica_that_never_comes_is_an_error_that_says_where_it_was_loo
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    from swell.compat.adaptdl import session as sessions
+    from swell.compat.adaptdl import opening
 
-    quick = sessions.open_direct_world
-    monkeypatch.setattr(sessions, "open_direct_world", lambda **settings: quick(**settings, timeout_s=0.5))
+    quick = opening.open_direct_world
+    monkeypatch.setattr(opening, "open_direct_world", lambda **settings: quick(**settings, timeout_s=0.5))
     for host in ("127.0.0.1", "nowhere.invalid"):
         with pytest.raises(WorldError, match=host):
             adaptdl.torch.init_process_group("gloo", init_method=f"tcp://{host}:{port}", rank=1, world_size=2)
-    assert not session().opened
+    assert not current_session().opened

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
 import swell.compat.adaptdl as adaptdl
-from swell.compat.adaptdl.session import session
+from swell.compat.adaptdl.session import current_session
 from swell.errors import LoopError
 from tests.compat.adaptdl.scenario import Points, Writer, loader, mean_loss, open_run, train
 
@@ -63,7 +63,7 @@ def test_an_autoscaled_epoch_is_worth_an_epoch_at_the_initial_batch() -> None:
         train(wrapped, optimizer, data)
         progress = wrapped.gns.get_progress()
         assert (epoch + 1) * 44 / 8 <= progress < (epoch + 1) * 44 / 8 + wrapped.gain
-    assert session().job.samples == pytest.approx(3 * 44, abs=8)  # type: ignore[union-attr]
+    assert current_session().job.samples == pytest.approx(3 * 44, abs=8)  # type: ignore[union-attr]
 
 
 def test_an_epoch_that_was_left_is_not_finished_and_is_gone_on_with() -> None:

@@ -18,7 +18,7 @@ import swell.compat.adaptdl as adaptdl
 from swell import rules
 from swell.compat.adaptdl import AdaptDLTorchTrainer
 from swell.compat.adaptdl.local_batch import LocalBatch
-from swell.compat.adaptdl.session import session
+from swell.compat.adaptdl.session import current_session
 from swell.errors import ConfigError, LoopError, PlanError
 from tests.compat.adaptdl.scenario import Points, mean_loss, plain, sgd, weights
 from tests.job.scenario import largest_relative_error, make_model
@@ -178,7 +178,7 @@ def train_together(max_batch_size: int | None, bounds: Any, stale: bool) -> dict
     optimizer = SGD(model.parameters(), lr=0.05, momentum=0.5)
     trainer = AdaptDLTorchTrainer(8, max_batch_size, bounds, rule="linear")
     trainer.program_reentry(model, optimizer)
-    rank, replicas = session().collective.rank, trainer.replicas
+    rank, replicas = current_session().collective.rank, trainer.replicas
     sizes, losses = [], []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

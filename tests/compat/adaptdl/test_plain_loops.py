@@ -11,7 +11,7 @@ from torch.optim import LBFGS, SGD, Adam, AdamW, SparseAdam
 
 import swell.compat.adaptdl as adaptdl
 from swell import rules
-from swell.compat.adaptdl.session import session
+from swell.compat.adaptdl.session import current_session
 from swell.core.events import Stepped
 from swell.errors import LoopError
 from tests.compat.adaptdl.scenario import Points, loader, mean_loss, open_run, plain, sgd, train, weights
@@ -199,7 +199,7 @@ def test_adam_is_measured_in_its_own_metric_by_default_and_keeps_its_moments(opt
     learner = wrapped._learner
     assert learner.rule == rules.AdamScale() and learner.noise.metric.observations > 0
     steps = {float(state["step"]) for state in made.state.values()}
-    job = session().job
+    job = current_session().job
     assert job is not None and steps == {float(job.steps)}  # never set back
 
 

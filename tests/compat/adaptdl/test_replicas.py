@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import swell.compat.adaptdl as adaptdl
-from swell.compat.adaptdl.session import session
+from swell.compat.adaptdl.session import current_session
 from tests.compat.adaptdl.scenario import loader, mean_loss, open_run, weights
 from tests.job.scenario import largest_relative_error
 from tests.workers import run_processes
@@ -43,7 +43,7 @@ def program(stop_at: tuple[int, str, int] | None, settings: dict[str, Any]) -> d
                 wrapped.train(name == "train")
                 for batch, (x, y, index) in enumerate(source):
                     rows.append((epoch, name, index.tolist()))
-                    if (epoch, name, batch) == stop_at and session().collective.rank == 0:
+                    if (epoch, name, batch) == stop_at and current_session().collective.rank == 0:
                         os.kill(os.getpid(), signal.SIGTERM)
                     with torch.set_grad_enabled(name == "train"):
                         loss = mean_loss(wrapped, x, y)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import swell.compat.adaptdl as adaptdl
-from swell.compat.adaptdl.session import address_of
+from swell.compat.adaptdl.opening import address_of
 from swell.errors import CheckpointError, ConfigError, LoopError
 from tests.compat.adaptdl.scenario import loader, open_run, train
 from tests.workers import run_processes

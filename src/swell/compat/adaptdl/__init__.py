@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from swell.compat.adaptdl import checkpoint, collective, env, goodput, torch
-    from swell.compat.adaptdl.session import close
+    from swell.compat.adaptdl.opening import close
     from swell.compat.adaptdl.trainer import AdaptDLTorchTrainer
 
 __all__ = ["AdaptDLTorchTrainer", "checkpoint", "close", "collective", "env", "goodput", "torch"]
 
-_HOMES = {"AdaptDLTorchTrainer": "trainer", "close": "session"}
+_HOMES = {"AdaptDLTorchTrainer": "trainer", "close": "opening"}
 _MODULES = ("checkpoint", "collective", "env", "goodput", "torch")
 
 

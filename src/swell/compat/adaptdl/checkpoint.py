@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from swell.compat.adaptdl.session import session
+from swell.compat.adaptdl.members import Kept
+from swell.compat.adaptdl.session import current_session
 from swell.errors import ConfigError, LoopError
 
 
@@ -20,7 +21,7 @@ class State:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        session().states.add(self)
+        current_session().states.add(Kept(name, lambda: self.sync(), self._capture, self._restore))
 
     def save(self, fileobj: BinaryIO) -> None:
         """Write the state."""
@@ -44,20 +45,20 @@ class State:
 
 def save_all_states() -> None:
     """Save a checkpoint of everything now; every replica calls it. As often as you like: the original could once."""
-    here = session()
-    if here.job is None:
+    session = current_session()
+    if session.job is None:
         raise LoopError(
             "adaptdl.checkpoint.save_all_states was called before training began, when there is nothing to save. Call "
             "it inside the loop over the training AdaptiveDataLoader, or after it."
         )
-    here.save()
+    session.save()
 
 
 def save_state(state: State, checkpoint_dir: str | Path, sync: bool = True) -> None:
     """Write one state to ``checkpoint_dir/<name>``; rank 0 writes, whole or not at all."""
     if sync:
         state.sync()
-    if session().collective.rank != 0:
+    if current_session().collective.rank != 0:
         return
     folder = Path(checkpoint_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,4 +74,4 @@ def save_state(state: State, checkpoint_dir: str | Path, sync: bool = True) -> N
 
 def load_state(state: State) -> bool:
     """Load a state from the newest complete checkpoint; False where there is none, or none of this name."""
-    return session().states.load(state)
+    return current_session().states.load(state.name)

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any, Generic, TypeVar
 
-import torch
-
-from swell.checkpoint.transfer import pack, share_state, unpack
-from swell.compat.adaptdl import session as sessions
+from swell.checkpoint.transfer import gather_values, share_state
+from swell.compat.adaptdl.opening import close, open_session
+from swell.compat.adaptdl.session import current_session
 
 Value = TypeVar("Value")
 
@@ -26,12 +25,12 @@ def initialize(
     num_replicas: int | None = None,
 ) -> None:
     """Join the others; ``adaptdl.torch.init_process_group`` does this too, so call one of them. Over gloo."""
-    sessions.open_session("gloo", address=master_addr, port=master_port, rank=replica_rank, size=num_replicas)
+    open_session("gloo", address=master_addr, port=master_port, rank=replica_rank, size=num_replicas)
 
 
 def allreduce(value: Value, reduce_fn: Callable[[Any, Any], Any] = operator.add) -> Value:
     """Every replica's value, folded in rank order; every replica calls it, and all get the same."""
-    return reduce(reduce_fn, gather(value))
+    return reduce(reduce_fn, gather_values(current_session().collective, value))
 
 
 class Reduction(Generic[Value]):
@@ -52,24 +51,9 @@ def allreduce_async(value: Value, reduce_fn: Callable[[Any, Any], Any] = operato
 
 def broadcast(value: Value) -> Value:
     """Rank 0's value, on every replica."""
-    return share_state(value, collective=sessions.session().collective, source=0, device="cpu")
+    return share_state(value, collective=current_session().collective, source=0, device="cpu")
 
 
 def teardown() -> None:
     """End the session, so that another can be opened in this process; the original could not."""
-    sessions.close()
-
-
-def gather(value: Any) -> list[Any]:
-    """Every replica's value, in rank order."""
-    collective = sessions.session().collective
-    if collective.size == 1:
-        return [value]
-    text, tensors = pack(value, device="cpu")
-    lines = "\n".join([text, *(bytes(tensor.numpy()).hex() for tensor in tensors)])
-    return [_unpacked(other) for other in collective.gather_text(lines)]
-
-
-def _unpacked(lines: str) -> Any:
-    text, *hexes = lines.split("\n")
-    return unpack(text, [torch.frombuffer(bytearray.fromhex(line), dtype=torch.uint8) for line in hexes])
+    close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swell.compat.adaptdl.session import session
+from swell.compat.adaptdl.session import current_session
 from swell.runtime.adaptdl_environment import read_adaptdl_environment
 from swell.runtime.environment import read_environment
 
@@ -40,7 +40,7 @@ def replica_rank() -> int:
     said = read_adaptdl_environment().replica_rank
     if said is not None:
         return said
-    return session().collective.rank if session().opened else read_environment().rank or 0
+    return current_session().collective.rank if current_session().opened else read_environment().rank or 0
 
 
 def num_replicas() -> int:
@@ -48,7 +48,7 @@ def num_replicas() -> int:
     said = read_adaptdl_environment().num_replicas
     if said is not None:
         return said
-    return session().collective.size if session().opened else read_environment().world_size or 1
+    return current_session().collective.size if current_session().opened else read_environment().world_size or 1
 
 
 def num_nodes() -> int:

@@ -16,8 +16,9 @@ from swell.checkpoint.store import Store
 from swell.checkpoint.transfer import share_state
 from swell.compat.adaptdl.clipping import Clipping
 from swell.compat.adaptdl.local_batch import LocalBatch
+from swell.compat.adaptdl.opening import open_session
 from swell.compat.adaptdl.patched_step import PatchedStep
-from swell.compat.adaptdl.session import Session, open_session, session
+from swell.compat.adaptdl.session import Session, current_session
 from swell.core.moments import consecutive_differences, gain
 from swell.core.planning import plan
 from swell.errors import ConfigError, LoopError
@@ -84,13 +85,13 @@ class AdaptDLTorchTrainer:
 
         Raises ``PlanError`` where the bounds leave no batch for this many replicas.
         """
-        here = session() if session().opened else open_session(None)
-        if here.world is None or here.world.elastic:
+        session = current_session() if current_session().opened else open_session(None)
+        if session.world is None or session.world.elastic:
             raise ConfigError(
                 "AdaptDLTorchTrainer cannot follow workers that come and go: its data loader is yours. Start the "
                 "script with torchrun, or move to swell.Job for `swell run`."
             )
-        self._here: Session = here
+        self._session: Session = session
         self.bounds.range_on(self.replicas)
         rule = auto(type(optimizer).__name__) if self._rule == "auto" else as_rule(self._rule)
         learner = self._learner = Learner(
@@ -103,24 +104,24 @@ class AdaptDLTorchTrainer:
             exact=True,
         )
         learner.noise.reports_loss = False
-        self._updater = Updater(Metrics(), here.world.device, nonfinite="raise", exact=True)
+        self._updater = Updater(Metrics(), session.world.device, nonfinite="raise", exact=True)
         state = [*model.parameters(), *model.buffers()]
-        here.collective.broadcast_tensors([tensor.detach() for tensor in state], source=0)
+        session.collective.broadcast_tensors([tensor.detach() for tensor in state], source=0)
         self._patch = PatchedStep(
             optimizer, self._stepped, predict_gain=self.predict_gain, update_scale=self.update_scale
         )
         self._clipping = Clipping(optimizer, lambda: self._patch.inside)
-        here.trainers.append(self)
+        session.closers.append(self.give_back)
         self._set_local(self._fitted(self.bounds.batch_size))
         found = self._resume()
-        if here.notices is not None:
-            here.notices.install()
+        if session.notices is not None:
+            session.notices.install()
         return found
 
     @property
     def replicas(self) -> int:
         """How many replicas there are."""
-        return self._here.collective.size
+        return self._session.collective.size
 
     def get_local_bsz(self) -> int:
         """The batch each replica uses in the epoch that begins; ask in every epoch, for it follows the gain.
@@ -135,7 +136,7 @@ class AdaptDLTorchTrainer:
         wanted = self.bounds.batch_size
         if self.bounds.elastic and replicas > 1:
             wanted = self._wanted(replicas)
-            wanted = int(self._here.collective.gather_numbers([wanted])[0][0])
+            wanted = int(self._session.collective.gather_numbers([wanted])[0][0])
         self._set_local(self._fitted(wanted))
         return self._local
 
@@ -148,10 +149,10 @@ class AdaptDLTorchTrainer:
         if replicas * high <= self.bounds.batch_size:
             return replicas * high
         policy = Goodput(self.bounds.batch_size, max=replicas * high, micro=(low, high))
-        assert self._learner is not None and self._here.world is not None
+        assert self._learner is not None and self._session.world is not None
         seen = self._pace.observe(
             replicas=replicas,
-            nodes=self._here.world.nodes,
+            nodes=self._session.world.nodes,
             noise=self._learner.noise.estimate(),
             samples=self._samples,
             epoch=0,
@@ -197,10 +198,10 @@ class AdaptDLTorchTrainer:
             )
         self._asked = False
         self._save(epoch + 1, metrics)
-        notices = self._here.notices
+        notices = self._session.notices
         noticed = notices is not None and notices.notice() is not None
-        if self._here.folder is not None and any(
-            row[0] for row in self._here.collective.gather_numbers([float(noticed)])
+        if self._session.folder is not None and any(
+            row[0] for row in self._session.collective.gather_numbers([float(noticed)])
         ):
             self.close()
             raise SystemExit(EXIT_RESUME)
@@ -213,8 +214,8 @@ class AdaptDLTorchTrainer:
     def close(self) -> None:
         """Give the optimizer its own step and the signals their own meaning again."""
         self.give_back()
-        if self._here.notices is not None:
-            self._here.notices.uninstall()
+        if self._session.notices is not None:
+            self._session.notices.uninstall()
 
     # What optimizer.step() does
 
@@ -224,7 +225,7 @@ class AdaptDLTorchTrainer:
                 "optimizer.step(closure) cannot be scaled by this trainer, which never sees the loss. Call "
                 "loss.backward() and optimizer.step(), or use swell.Job."
             )
-        learner, collective = self._learner, self._here.collective
+        learner, collective = self._learner, self._session.collective
         assert learner is not None
         batch = collective.size * max(1, round(self._scale * self.bounds.batch_size / collective.size))
         step = StepInProgress(
@@ -255,7 +256,7 @@ class AdaptDLTorchTrainer:
         )
         learner.clear()
         self._clipping.begin()
-        world = self._here.world
+        world = self._session.world
         self._pace.timed(outcome.last_s)
         self._pace.committed(
             step.plan, batch=batch, samples=self._samples, gain=outcome.gain, nodes=world.nodes if world else 1
@@ -285,7 +286,7 @@ class AdaptDLTorchTrainer:
     # Checkpoints
 
     def _save(self, epoch: int, metrics: dict[str, Any]) -> None:
-        if self._here.folder is None or self._here.collective.rank != 0 or self._learner is None:
+        if self._session.folder is None or self._session.collective.rank != 0 or self._learner is None:
             return
         state = {
             "trainer": {
@@ -299,14 +300,14 @@ class AdaptDLTorchTrainer:
             "pace": self._pace.state_dict(),
             "registered": {},  # what a session looks for in every checkpoint
         }
-        Store(self._here.folder).save(state, samples=self._samples, step=self._pace.step)
+        Store(self._session.folder).save(state, samples=self._samples, step=self._pace.step)
 
     def _resume(self) -> Reentry:
-        here, found = self._here, None
-        if here.folder is not None and here.collective.rank == 0:
-            newest = Store(here.folder).load_newest()
+        session, found = self._session, None
+        if session.folder is not None and session.collective.rank == 0:
+            newest = Store(session.folder).load_newest()
             found = None if newest is None else newest[1]
-        found = share_state(found, collective=here.collective, source=0)
+        found = share_state(found, collective=session.collective, source=0)
         if found is None or self._learner is None:
             return Reentry(epoch=0, local_bsz=self._local)
         self._learner.load_state_dict(found["trainee"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swell.compat.adaptdl.session import address_of, open_session
+from swell.compat.adaptdl.opening import address_of, open_session
 from swell.compat.adaptdl.torch import accumulator, data, epoch, parallel, scaling_rules
 from swell.compat.adaptdl.torch.accumulator import Accumulator
 from swell.compat.adaptdl.torch.data import (

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from torch import Tensor
 
-from swell.compat.adaptdl import checkpoint
-from swell.compat.adaptdl.collective import gather
-from swell.compat.adaptdl.session import session
+from swell.compat.adaptdl.members import Kept
+from swell.compat.adaptdl.session import current_session
+from swell.compat.adaptdl.sums import merge
 from swell.errors import LoopError
 
 Sums = dict[Any, Any]
@@ -32,25 +32,27 @@ class Accumulator(MutableMapping):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        here = session()
-        if here.current is not None:
+        session = current_session()
+        if session.current is not None:
             raise LoopError(
                 "an Accumulator was created inside a loop over an AdaptiveDataLoader. Create it before the loop: after "
                 "a restart in the middle, the loop begins elsewhere and its sums would be lost."
             )
-        self.epoch = here.epoch if here.in_epoch else None
+        place = session.place
+        self.epoch = place.epoch if place.in_epoch else None
         where = "" if self.epoch is None else f"epoch{self.epoch}-"
-        number = here.created if here.in_epoch else sum(each.epoch is None for each in here.accumulators)
-        here.created += here.in_epoch
+        number = place.created if place.in_epoch else sum(each.epoch is None for each in session.accumulators)
+        place.created += place.in_epoch
         self._results: Sums = dict(*args, **kwargs)
         self._certain: Sums = {}  # added on this replica, not summed over replicas yet
         self._uncertain: Sums = {}  # added during the step under way
         self._given: list[Sums] = []  # what synchronized() gave in this epoch
         self._replayed = 0
         self._reading = False
-        self._state = _AccumulatorState(f"adaptdl-accumulator-{where}{number}", self)
-        here.accumulators.append(self)
-        self._blocks = len(self._given) if checkpoint.load_state(self._state) else 0
+        self._name = f"adaptdl-accumulator-{where}{number}"
+        session.states.add(Kept(self._name, lambda: None, self._capture, self._restore))
+        session.accumulators.append(self)
+        self._blocks = len(self._given) if session.states.load(self._name) else 0
 
     @contextmanager
     def synchronized(self) -> Iterator[Accumulator]:
@@ -60,7 +62,7 @@ class Accumulator(MutableMapping):
             self._uncertain.clear()
             shown, self._results = self._results, dict(self._given[self._replayed])
         else:
-            session().together(self._give)
+            current_session().together(self._give)
             shown = None
         self._replayed += 1
         self._reading = True
@@ -72,13 +74,13 @@ class Accumulator(MutableMapping):
                 self._results = shown
 
     def _give(self) -> None:
-        merge([self])
+        merge([self], current_session().collective)
         self._given.append(dict(self._results))
 
     @property
     def name(self) -> str:
         """What it is called in checkpoints and between replicas."""
-        return self._state.name
+        return self._name
 
     def settle(self, *, keep: bool) -> None:
         """The step under way was committed, or has to be done again."""
@@ -86,9 +88,24 @@ class Accumulator(MutableMapping):
             _add(self._certain, self._uncertain)
         self._uncertain = {}
 
+    def unmerged(self) -> Sums:
+        """What was added on this replica and is not summed over replicas yet."""
+        return self._certain
+
+    def merge(self, values: Sums) -> None:
+        """Add a replica's values to the sums over all replicas."""
+        _add(self._results, values)
+
     def forget(self) -> None:
-        """What was added here is in the sums of others, which this replica takes over."""
+        """Drop what was added on this replica, because the sums over all replicas hold it."""
         self._certain = {}
+
+    def _capture(self) -> Any:
+        return {"results": dict(self._results), "given": [dict(sums) for sums in self._given]}
+
+    def _restore(self, saved: Any) -> None:
+        self._results = dict(saved["results"])
+        self._given = [dict(sums) for sums in saved["given"]]
 
     def end_epoch(self) -> None:
         """What was given in an epoch is not given again in the next."""
@@ -148,33 +165,6 @@ class Accumulator(MutableMapping):
     def _read(self, what: str) -> None:
         if not self._reading:
             raise LoopError(_unread(f"its keys were {what}"))
-
-
-def merge(accumulators: Sequence[Accumulator]) -> None:
-    """Sum over replicas what was added to any of them, in one exchange: it is counted on all replicas, or on none."""
-    for accumulator in accumulators:
-        accumulator.settle(keep=True)
-    mine = {accumulator.name: accumulator._certain for accumulator in accumulators}
-    for others in gather(mine):
-        for accumulator in accumulators:
-            _add(accumulator._results, others.get(accumulator.name, {}))
-    for accumulator in accumulators:
-        accumulator.forget()
-
-
-class _AccumulatorState(checkpoint.State):
-    """An accumulator's sums and what it has shown, as plain values."""
-
-    def __init__(self, name: str, owner: Accumulator) -> None:
-        self._owner = owner
-        super().__init__(name)
-
-    def _capture(self) -> Any:
-        return {"results": dict(self._owner._results), "given": [dict(sums) for sums in self._owner._given]}
-
-    def _restore(self, saved: Any) -> None:
-        self._owner._results = dict(saved["results"])
-        self._owner._given = [dict(sums) for sums in saved["given"]]
 
 
 class _Change:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, Sampler
 
-from swell.compat.adaptdl.session import session
+from swell.compat.adaptdl.session import current_session
 from swell.compat.adaptdl.torch import loops
 from swell.compat.adaptdl.torch.autoscale import Bounds, autoscale, checked
 from swell.compat.adaptdl.torch.extent import Tally, batches_of_first_loop, batches_of_loop
@@ -23,7 +23,8 @@ from swell.loop.statistics import Statistics
 
 def current_dataloader() -> AdaptiveDataLoaderHelper | None:
     """What helps the loader that is being iterated; None outside a loop."""
-    return session().current
+    loader = current_session().current
+    return loader if isinstance(loader, AdaptiveDataLoaderHelper) else None
 
 
 class AdaptiveDataLoaderHelper:
@@ -35,10 +36,10 @@ class AdaptiveDataLoaderHelper:
     """
 
     def __init__(self, batch_size: int = 1) -> None:
-        here = session()
+        session = current_session()
         self.batch_size = whole_number(batch_size, name="batch_size")
-        self.number = len(here.loaders)
-        here.loaders.append(self)
+        self.number = len(session.loaders)
+        session.loaders.append(self)
         self._max_batch_size: int | None = None
         self._bounds: Bounds | None = None
         self._accumulation = False
@@ -61,17 +62,17 @@ class AdaptiveDataLoaderHelper:
     @property
     def training(self) -> bool:
         """Whether this is the loader that trains."""
-        return session().training is self
+        return current_session().training is self
 
     def train(self) -> None:
         """Say that this is the loader that trains; calling ``autoscale_batch_size`` or training with it says so too."""
-        here = session()
-        if here.training is not None and here.training is not self:
+        session = current_session()
+        if session.training is not None and session.training is not self:
             raise LoopError(
                 "a second AdaptiveDataLoader was made the training loader. One job trains with one loader: join the "
                 "data sets with torch.utils.data.ConcatDataset, or run a second job."
             )
-        here.training = self
+        session.training = self
 
     def autoscale_batch_size(
         self, max_batch_size: int, local_bsz_bounds: Bounds | None = None, gradient_accumulation: bool = False
@@ -81,7 +82,7 @@ class AdaptiveDataLoaderHelper:
         ``local_bsz_bounds`` bound what one replica computes at once. Both limits are hard. ``ConfigError`` (a
         ``ValueError``) where they leave out ``batch_size``.
         """
-        if session().job is not None:
+        if current_session().job is not None:
             raise LoopError("autoscale_batch_size was called after training began. Call it before the loop.")
         self._max_batch_size, self._bounds = checked(self.batch_size, max_batch_size, local_bsz_bounds)
         self._accumulation = bool(gradient_accumulation)
@@ -140,8 +141,8 @@ class AdaptiveDataLoaderHelper:
         return not self.is_optim_step()
 
     def _plan(self) -> Plan | None:
-        here = session()
-        if here.current is not self:
+        session = current_session()
+        if session.current is not self:
             return None
         step = loops.step_under_way()
         if self.training and step is not None:
@@ -151,17 +152,19 @@ class AdaptiveDataLoaderHelper:
     @property
     def current_index(self) -> int | None:
         """Samples through in the loop under way, over all replicas; None outside it."""
-        here = session()
-        if here.current is not self:
+        session = current_session()
+        if session.current is not self:
             return None
-        return here.job.engine.state.ledger.cursor if self.training and here.job is not None else here.index
+        if self.training and session.job is not None:
+            return session.job.engine.state.ledger.cursor
+        return session.place.index
 
     @current_index.setter
     def current_index(self, index: int) -> None:
-        here = session()
-        if here.current is not self or self.training:
+        session = current_session()
+        if session.current is not self or self.training:
             raise LoopError("current_index can be set in a loop of your own only, inside `with helper.context()`.")
-        here.index = whole_number(index, name="current_index", at_least=0)
+        session.place.index = whole_number(index, name="current_index", at_least=0)
 
     @property
     def end_index(self) -> int:
@@ -170,7 +173,7 @@ class AdaptiveDataLoaderHelper:
 
     def skipdone(self) -> bool:
         """Whether the loop that begins now was through before a restart."""
-        return loops.is_through()
+        return current_session().place.enter_loop()
 
     def _sync_local_bsz(self) -> int:
         """The largest batch a replica takes of a global one, for a loop of your own; the same on every replica."""
@@ -185,7 +188,7 @@ class AdaptiveDataLoaderHelper:
     @contextmanager
     def profile(self, commit: bool = True) -> Iterator[None]:
         """Around one batch of a loop of your own; stops the run there if it was asked to. All replicas call it."""
-        session().stop_if_noticed()
+        current_session().stop_if_noticed()
         yield
 
     def to_tensorboard(self, writer: Any, global_step: int, tag_prefix: str = "") -> None:
@@ -249,7 +252,7 @@ class AdaptiveDataLoader(AdaptiveDataLoaderMixin):
 
     def __iter__(self) -> Iterator[Any]:
         if loops.trains(self._elastic):
-            return loops.training_loop(self._elastic)
+            return loops.training_loop(self._elastic, self._elastic.tally)
         if self._evaluation is None:
             self._evaluation = loops.Evaluation(
                 self.dataset, self.batch_size, shuffle=self.shuffle, drop_last=self.drop_last, loading=self._loading
@@ -263,13 +266,13 @@ class AdaptiveDataLoader(AdaptiveDataLoaderMixin):
         those of the next. A step that is cut in two to be measured has two, and an autoscaled epoch lasts until its
         progress is there.
         """
-        here, helper, size = session(), self._elastic, len(self.dataset)
+        session, helper, size = current_session(), self._elastic, len(self.dataset)
         autoscaled = helper.max_batch_size is not None
-        if self.training and here.job is not None:
-            return batches_of_loop(here, helper.tally, here.job, autoscaled=autoscaled, drop_last=self.drop_last)
+        if self.training and session.job is not None:
+            return batches_of_loop(session, helper.tally, session.job, autoscaled=autoscaled, drop_last=self.drop_last)
         if autoscaled:
             place = {"base": self.batch_size, "length": size, "drop_last": self.drop_last}
-            return batches_of_first_loop(helper.job_settings(), here, **place)
+            return batches_of_first_loop(helper.job_settings(), session, **place)
         whole, rest = divmod(size, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
@@ -283,7 +286,7 @@ class ElasticSampler(Sampler):
 
     def __init__(self, dataset: Any, shuffle: bool = True, *, seed: int = 0) -> None:
         self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
-        collective = session().collective
+        collective = current_session().collective
         self.num_replicas, self.rank = collective.size, collective.rank
         self.epoch, self.index = 0, 0
 

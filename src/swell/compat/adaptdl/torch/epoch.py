@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from swell.compat.adaptdl.session import Session, session
+from swell.compat.adaptdl.session import Session, current_session
 from swell.errors import LoopError
 
 
@@ -14,53 +14,51 @@ def remaining_epochs_until(epoch: int) -> Iterator[int]:
     An epoch is finished when its body is: one that was left by ``break``, an exception or a preemption is not, and is
     gone on with by the next loop or the next start. Loader loops of it that were through are not run again.
     """
-    here = session()
-    if here.in_epoch:
+    session = current_session()
+    if session.place.in_epoch:
         raise LoopError(
             "remaining_epochs_until was called inside another loop over epochs. Finish that one first; loops may "
             "follow one another."
         )
-    _prepare(here)
+    _prepare(session)
     try:
-        while here.epoch < epoch:
-            sums = f"adaptdl-accumulator-epoch{here.epoch}-"
-            if here.states.lives(sums):  # the epoch was left and is gone on with
-                here.together(here.merge_sums)
-                here.states.retire(sums)
-                here.accumulators = [each for each in here.accumulators if each.epoch != here.epoch]
-            here.in_epoch, here.entered_loops, here.created = True, 0, 0
-            yield here.epoch
-            _finish(here)
+        while session.place.epoch < epoch:
+            sums = f"adaptdl-accumulator-epoch{session.place.epoch}-"
+            if session.states.lives(sums):  # the epoch was left and is gone on with
+                session.together(session.merge_sums)
+                session.states.retire(sums)
+                session.accumulators = [each for each in session.accumulators if each.epoch != session.place.epoch]
+            session.place.begin_epoch()
+            yield session.place.epoch
+            _finish(session)
     finally:
-        here.in_epoch = False
-    here.save()
-    if here.notices is not None and here.job is not None:
-        here.job.engine.peers.stop_listening()  # after training, signals mean what they did before
+        session.place.in_epoch = False
+    session.save()
+    if session.notices is not None and session.job is not None:
+        session.job.engine.peers.stop_listening()  # after training, signals mean what they did before
 
 
-def _prepare(here: Session) -> None:
-    training = here.known_training()
-    if training is not None and here.models:
-        job = here.start(training)
-        if here.notices is not None and here.folder is not None and not job.engine.rehearsal.rehearses:
-            here.notices.install()
+def _prepare(session: Session) -> None:
+    training = session.known_training()
+    if training is not None and session.models:
+        job = session.start(training)
+        if session.notices is not None and session.folder is not None and not job.engine.rehearsal.rehearses:
+            session.notices.install()
 
 
-def _finish(here: Session) -> None:
-    here.states.forget(f"adaptdl-accumulator-epoch{here.epoch}-")
-    here.accumulators = [each for each in here.accumulators if each.epoch is None]
-    for each in here.accumulators:
+def _finish(session: Session) -> None:
+    session.states.forget(f"adaptdl-accumulator-epoch{session.place.epoch}-")
+    session.accumulators = [each for each in session.accumulators if each.epoch is None]
+    for each in session.accumulators:
         each.end_epoch()
-    here.epoch += 1
-    here.finished_loops = here.index = 0
-    here.in_epoch = False
+    session.place.end_epoch()
 
 
 def current_epoch() -> int | None:
     """The epoch under way; None outside a loop over :func:`remaining_epochs_until`."""
-    return session().epoch if session().in_epoch else None
+    return current_session().place.epoch if current_session().place.in_epoch else None
 
 
 def finished_epochs() -> int:
     """How many epochs are finished, over all restarts."""
-    return session().epoch
+    return current_session().place.epoch

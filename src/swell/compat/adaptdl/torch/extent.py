@@ -70,38 +70,41 @@ class Forecast:
         return found
 
 
-def batches_of_loop(here: Session, tally: Tally, job: Job, *, autoscaled: bool, drop_last: bool) -> int:
+def batches_of_loop(session: Session, tally: Tally, job: Job, *, autoscaled: bool, drop_last: bool) -> int:
     """Batches of the loop under way, of the one that came to its end in this epoch, or of the next one."""
-    if not tally.under_way and here.in_epoch and tally.through_in == here.epoch:
+    if not tally.under_way and session.place.in_epoch and tally.through_in == session.place.epoch:
         return tally.came
     engine = job.engine
     pace, ledger, current = engine.state.pace, engine.state.ledger, engine.steps.current
     forecast, awaited = _forecast(job, drop_last=drop_last)
-    target = engine.horizon.target if tally.under_way else _target(here, job) if autoscaled else None
+    target = engine.horizon.target if tally.under_way else _target(session, job) if autoscaled else None
 
     def ahead() -> int:
         if not tally.under_way or current is None or current.ended:
-            position = 0 if engine.planner.through or _begins_anew(here, autoscaled) else ledger.cursor
+            position = 0 if engine.planner.through or _begins_anew(session, autoscaled) else ledger.cursor
             return forecast.ahead(position=position, progress=pace.progress, step=pace.step, target=target)
         count = current.plan.global_batch
         progress = pace.progress + forecast.gain(count)
         rest = forecast.ahead(position=current.stop, progress=progress, step=pace.step + 1, target=target)
         return len(current.mine) - 1 - current.index + rest
 
-    place = (here.ended_loops, here.epoch) if tally.under_way else (ledger.samples, here.epoch, here.in_epoch)
+    at = session.place
+    place = (at.ended_loops, at.epoch) if tally.under_way else (ledger.samples, at.epoch, at.in_epoch)
     layout = (forecast.batch, pace.micro, pace.max_micro, job.replicas, job.rank)
     return tally.total((*place, *layout, awaited, round(forecast.gain(forecast.batch), 2)), ahead)
 
 
-def batches_of_first_loop(settings: dict[str, Any], here: Session, *, base: int, length: int, drop_last: bool) -> int:
+def batches_of_first_loop(
+    settings: dict[str, Any], session: Session, *, base: int, length: int, drop_last: bool
+) -> int:
     """The same before there is a job: an autoscaled epoch at the base batch, with nothing measured yet."""
     measuring = settings.get("statistics", Statistics())
     forecast = Forecast(
         length=length,
         drop_last=drop_last,
         batch=min(base, length),
-        lay_out=lambda count: plan_remainder(count, here.collective.size),
-        rank=here.collective.rank,
+        lay_out=lambda count: plan_remainder(count, session.collective.size),
+        rank=session.collective.rank,
         gain=lambda count: min(1.0, count / base),
         splits=lambda step: measuring.splits(step, awaited=True),
     )
@@ -130,13 +133,13 @@ def _forecast(job: Job, *, drop_last: bool) -> tuple[Forecast, bool]:
     return forecast, awaited
 
 
-def _target(here: Session, job: Job) -> float:
+def _target(session: Session, job: Job) -> float:
     """Where the next loop would end, in base steps."""
     state = job.engine.state
     worth = state.ledger.length / state.pace.base  # base steps of an epoch
-    return (here.epoch + 1) * worth if here.in_epoch else job.progress + worth
+    return (session.place.epoch + 1) * worth if session.place.in_epoch else job.progress + worth
 
 
-def _begins_anew(here: Session, autoscaled: bool) -> bool:
+def _begins_anew(session: Session, autoscaled: bool) -> bool:
     """Whether the next loop begins at the first sample, for the last one was left early in an earlier epoch."""
-    return not autoscaled and here.left_in is not None and here.left_in != here.epoch
+    return not autoscaled and session.place.left_in is not None and session.place.left_in != session.place.epoch

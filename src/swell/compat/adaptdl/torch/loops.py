@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from swell.compat.adaptdl.session import Session, session
+from swell.compat.adaptdl.members import Loader
+from swell.compat.adaptdl.session import Session, current_session
 from swell.compat.adaptdl.torch.extent import Tally
 from swell.core.planning import plan_remainder
 from swell.core.types import Plan
@@ -20,132 +21,112 @@ from swell.job import Job
 from swell.job.committer import MAX_OVERFLOWS
 from swell.loop.step import StepInProgress
 
-if TYPE_CHECKING:
-    from swell.compat.adaptdl.torch.data import AdaptiveDataLoaderHelper
-
-
 _END = object()
 
 
-def trains(helper: AdaptiveDataLoaderHelper) -> bool:
+def trains(helper: Loader) -> bool:
     """Whether the loop that begins now is for training."""
-    here = session()
-    known = here.known_training()
+    session = current_session()
+    known = session.known_training()
     if known is not None and known is not helper:
         return False
-    return torch.is_grad_enabled() and any(model.module.training for model in here.models)
-
-
-def is_through() -> bool:
-    """Whether the loop that begins now was through before a restart; counts it either way."""
-    here = session()
-    if not here.in_epoch:
-        return False
-    here.entered_loops += 1
-    return here.entered_loops <= here.finished_loops
+    return torch.is_grad_enabled() and any(model.module.training for model in session.models)
 
 
 @contextmanager
-def only_loop(helper: AdaptiveDataLoaderHelper) -> Iterator[None]:
-    """Hold the place of the one loop that may run; it is through when its body ends, or is left by ``break``."""
-    here = session()
-    if here.current is not None:  # raised before anything is touched: the outer loop goes on unharmed
+def only_loop(helper: Loader) -> Iterator[None]:
+    """Hold the place of the one loop that may run; it is done when its body ends, or is left by ``break``."""
+    session = current_session()
+    if session.current is not None:  # raised before anything is touched: the outer loop goes on unharmed
         raise LoopError(
             "a loop over an AdaptiveDataLoader began inside another one. Finish the outer loop first: after a restart "
             "nobody could tell how far both of them were."
         )
-    here.current = helper
+    session.current = helper
     try:
         yield
-        _through(here)
+        session.place.end_loop()
     except GeneratorExit:
-        _through(here)
+        session.place.end_loop()
         raise
     finally:
-        here.current = None
-
-
-def _through(here: Session) -> None:
-    here.index = 0
-    here.ended_loops += 1
-    if here.in_epoch:
-        here.finished_loops = max(here.finished_loops, here.entered_loops)
+        session.current = None
 
 
 def step_under_way() -> StepInProgress | None:
     """The training step whose batch is out; None outside the training loop."""
-    job = session().job
+    job = current_session().job
     return None if job is None else job.engine.steps.current
 
 
 # Training
 
 
-def training_loop(helper: AdaptiveDataLoaderHelper) -> Iterator[Any]:
+def training_loop(helper: Loader, tally: Tally) -> Iterator[Any]:
     """The batches of one pass; with autoscaling, of as many samples as an epoch's progress takes."""
-    here = session()
-    job = here.start(helper)
-    if is_through():
+    session = current_session()
+    job = session.start(helper)
+    if session.place.enter_loop():
         return
     with only_loop(helper):
         engine = job.engine
         horizon, committer = engine.horizon, engine.committer
-        helper.tally.begin()
+        tally.begin()
         if helper.max_batch_size is not None:
             worth = engine.state.ledger.length / helper.batch_size  # base steps of an epoch
-            horizon.target = (here.epoch + 1) * worth if here.in_epoch else job.progress + worth
-        elif here.left_in is not None and here.left_in != here.epoch:
+            horizon.target = (session.place.epoch + 1) * worth if session.place.in_epoch else job.progress + worth
+        elif session.place.left_in is not None and session.place.left_in != session.place.epoch:
             committer.end_epoch(complete=False)  # an earlier epoch was left early; this one begins anew
-        here.left_in = None
+        session.place.left_in = None
         try:
             while True:
-                yield from _watched(here, job, helper.tally)
+                yield from _watched(session, job, tally)
                 if engine.planner.complete:
                     committer.end_epoch(complete=True)
                 if horizon.target is None or horizon.reached(job.progress):
                     break
-            helper.tally.through_in = here.epoch if here.in_epoch else None
+            tally.through_in = session.place.epoch if session.place.in_epoch else None
         except GeneratorExit:
-            here.left_in = here.epoch if here.in_epoch else None
+            session.place.left_in = session.place.epoch if session.place.in_epoch else None
             raise
         finally:
-            horizon.target, helper.tally.under_way = None, False
+            horizon.target, tally.under_way = None, False
 
 
-def _watched(here: Session, job: Job, tally: Tally) -> Iterator[Any]:
+def _watched(session: Session, job: Job, tally: Tally) -> Iterator[Any]:
     """The job's batches; notes after each whether what the user's loop should have done with it was done."""
     step, samples, redone = None, job.samples, 0
-    for batch in _by_the_job(here, job):
+    for batch in _by_the_job(session, job):
         now = job.engine.steps.current
         if now is not step:
-            for accumulator in here.accumulators:
+            for accumulator in session.accumulators:
                 accumulator.settle(keep=step is None or job.samples > samples)
             redone = 0 if job.samples > samples else redone
             step, samples = now, job.samples
-        for model in here.models:
+        for model in session.models:
             model.clipping.begin()
         tally.came += 1
         yield batch
         if now is not None and not now.ended and not now.taken and now.spoiled is None:
             redone += 1
-            if redone > MAX_OVERFLOWS or not any(model.mp_scaler is not None for model in here.models):
+            if redone > MAX_OVERFLOWS or not any(model.mp_scaler is not None for model in session.models):
                 raise LoopError(
                     "the next batch was asked for, but optimizer.step() was not called for the one before. Call "
                     "loss.backward() and optimizer.step() for every batch: while gradients accumulate, the step is "
                     "made when its last batch is there. To evaluate, use torch.no_grad() or model.eval()."
                 )
             job.redo()  # the gradient scaler found an overflow and skipped the step: its samples come again
-    for accumulator in here.accumulators:
+    for accumulator in session.accumulators:
         accumulator.settle(keep=job.samples > samples or step is None)
 
 
-def _by_the_job(here: Session, job: Job) -> Iterator[Any]:
+def _by_the_job(session: Session, job: Job) -> Iterator[Any]:
     """The job's batches; while it gets the next one ready, it may step the optimizer of a replica without samples."""
     batches = iter(job.engine.loader)
     try:
         while True:
             with ExitStack() as stack:
-                for model in here.models:
+                for model in session.models:
                     stack.enter_context(model.unpatched())
                 batch = next(batches, _END)
             if batch is _END:
@@ -185,26 +166,26 @@ class Evaluation:
 
 def evaluation_plan(count: int) -> Plan:
     """How a global batch of an evaluation loop is split."""
-    return plan_remainder(count, session().collective.size)
+    return plan_remainder(count, current_session().collective.size)
 
 
-def evaluation_loop(helper: AdaptiveDataLoaderHelper, data: Evaluation) -> Iterator[Any]:
+def evaluation_loop(helper: Loader, data: Evaluation) -> Iterator[Any]:
     """Every sample once, on one replica each; resumed after the last global batch that was through."""
-    here = session()
-    known = here.known_training()
-    if known is not None and here.models:
-        here.start(known)  # a restarted run must have its weights back before it is judged
-    if is_through():
+    session = current_session()
+    known = session.known_training()
+    if known is not None and session.models:
+        session.start(known)  # a restarted run must have its weights back before it is judged
+    if session.place.enter_loop():
         return
     with only_loop(helper):
-        ended = here.ended_loops
-        for accumulator in here.accumulators:
+        ended = session.place.ended_loops
+        for accumulator in session.accumulators:
             accumulator.settle(keep=True)  # added before the loop: it counts whatever happens in it
-        while here.ended_loops == ended:  # others may have been through when this replica was cut off
-            replicas, rank = here.collective.size, here.collective.rank
-            stop, spans = next(data.rounds(here.epoch, here.index, replicas, rank), (None, []))
+        while session.place.ended_loops == ended:  # others may have been through when this replica was cut off
+            replicas, rank = session.collective.size, session.collective.rank
+            stop, spans = next(data.rounds(session.place.epoch, session.place.index, replicas, rank), (None, []))
             if stop is None:
                 break
             for span in spans:
                 yield data.fetch(span, stop, replicas, rank)
-            here.pass_round(stop)
+            session.end_evaluated_batch(stop)

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from swell.compat.adaptdl import checkpoint
 from swell.compat.adaptdl.clipping import Clipping
+from swell.compat.adaptdl.members import Kept
 from swell.compat.adaptdl.patched_step import PatchedStep
-from swell.compat.adaptdl.session import session
+from swell.compat.adaptdl.session import current_session
 from swell.compat.adaptdl.torch import loops
 from swell.compat.adaptdl.torch.scaling_rules import ScalingRuleBase, SuitingScale, by_noise
 from swell.core.moment_average import MomentAverage
@@ -53,10 +53,10 @@ class AdaptiveDataParallel(nn.Module):
         name: str = "adaptdl-dataparallel",
         **kwargs: Any,
     ) -> None:
-        here = session()
-        if not here.opened:
+        session = current_session()
+        if not session.opened:
             raise LoopError("AdaptiveDataParallel was made before adaptdl.torch.init_process_group. Call that first.")
-        if here.job is not None:
+        if session.job is not None:
             raise LoopError("AdaptiveDataParallel was made after training began. Wrap every model before the loop.")
         unknown = sorted(set(kwargs) - _DDP)
         if unknown:
@@ -71,14 +71,16 @@ class AdaptiveDataParallel(nn.Module):
         self.scaling_rule = scaling_rule or SuitingScale()
         self.scaling_rule.initialize(self, optimizer)
         self.gns = GradientNoiseScale(self)
-        self._state = _ScalerState(name, mp_scaler)
+        session.states.add(Kept(name, lambda: None, self._capture_scaler, self._restore_scaler))
+        self._name = name
         self._learner: Learner | None = None
         self._warned = False
         self._patch = PatchedStep(optimizer, self._stepped)
         self.clipping = Clipping(optimizer, lambda: self._patch.inside)
         state = [*model.parameters(), *model.buffers()]
-        here.collective.broadcast_tensors([tensor.detach() for tensor in state], source=0)
-        here.models.append(self)
+        session.collective.broadcast_tensors([tensor.detach() for tensor in state], source=0)
+        session.models.append(self)
+        session.closers.append(self.give_back)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The model's own output."""
@@ -87,7 +89,7 @@ class AdaptiveDataParallel(nn.Module):
     @property
     def gain(self) -> float:
         """How many steps at the initial batch the latest step was worth."""
-        job = session().job
+        job = current_session().job
         return 1.0 if job is None else job.gain
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
@@ -100,7 +102,7 @@ class AdaptiveDataParallel(nn.Module):
     def to_tensorboard(self, writer: Any, global_step: int, tag_prefix: str = "") -> None:
         """Write the gradient's figures with a ``SummaryWriter``."""
         prefix = tag_prefix + "/" if tag_prefix and not tag_prefix.endswith("/") else tag_prefix
-        job, step = session().job, loops.step_under_way()
+        job, step = current_session().job, loops.step_under_way()
         factors = (1.0,) if job is None or not job.lr_factors else job.lr_factors
         figures = {
             "Gradient_Norm_Sqr": self.gns.sqr_avg(),
@@ -128,7 +130,14 @@ class AdaptiveDataParallel(nn.Module):
         learner.noise.reports_loss = False
         # Averaged over AdaptDL's thousand base batches from the first step on, so that figures are those users know.
         learner.noise.average_with(lambda: MomentAverage(base_batch=job.engine.state.pace.base))
-        checkpoint.load_state(self._state)
+        current_session().states.load(self._name)
+
+    def _capture_scaler(self) -> Any:
+        return None if self.mp_scaler is None else self.mp_scaler.state_dict()
+
+    def _restore_scaler(self, saved: Any) -> None:
+        if self.mp_scaler is not None and saved:
+            self.mp_scaler.load_state_dict(saved)
 
     def unpatched(self) -> AbstractContextManager[None]:
         """While the body runs, the optimizer's step is its own."""
@@ -140,16 +149,16 @@ class AdaptiveDataParallel(nn.Module):
         self._patch.give_back()
 
     def _stepped(self, closure: Callable[[], Any] | None) -> Any:
-        here, step = session(), loops.step_under_way()
-        if here.current is None:
+        session, step = current_session(), loops.step_under_way()
+        if session.current is None:
             return self._stepped_plainly(closure)
-        if here.job is None or step is None or self._learner is None or step.index < 0:
+        if session.job is None or step is None or self._learner is None or step.index < 0:
             raise LoopError(
                 "optimizer.step() was called in a loop that evaluates. Train inside `for batch in loader` over the "
                 "training AdaptiveDataLoader, with gradients enabled and the model in training mode."
             )
         self._check(step, by_closure=closure is not None)
-        steps = here.job.engine.steps
+        steps = session.job.engine.steps
         if closure is None:
             steps.weigh([self._learner])
             steps.step(None, (), [self._learner], None)
@@ -161,7 +170,7 @@ class AdaptiveDataParallel(nn.Module):
 
     def _stepped_plainly(self, closure: Callable[[], Any] | None) -> Any:
         """Outside every AdaptiveDataLoader: what DistributedDataParallel would do, and no more."""
-        collective = session().collective
+        collective = current_session().collective
         if not self._warned:
             self._warned = True
             warnings.warn(
@@ -181,7 +190,7 @@ class AdaptiveDataParallel(nn.Module):
 
     def _evaluated(self, closure: Callable[[], Any]) -> Any:
         loss = closure()
-        job = session().job
+        job = current_session().job
         assert job is not None and self._learner is not None
         job.engine.steps.weigh([self._learner])
         step = loops.step_under_way()
@@ -198,7 +207,7 @@ class AdaptiveDataParallel(nn.Module):
                 "optimizer.step() was called without gradients. Call loss.backward() for this batch before it, on a "
                 "loss that depends on the optimizer's parameters, and zero_grad() not in between."
             )
-        number = next(i for i, model in enumerate(session().models) if model is self)
+        number = next(i for i, model in enumerate(current_session().models) if model is self)
         if number in step.taken:
             raise LoopError("optimizer.step() was called twice for one batch. Call it once for each batch.")
 
@@ -216,23 +225,23 @@ class GradientNoiseScale:
 
     def var_avg(self) -> float:
         """The trace of the covariance of a mean gradient over the initial batch; 0 before it was measured."""
-        moments, job = self._moments(), session().job
+        moments, job = self._moments(), current_session().job
         return 0.0 if moments is None or job is None else max(moments.noise, 0.0) / job.engine.state.pace.base
 
     def gain(self, scale: float) -> float:
         """How many initial steps one step at ``scale`` times the initial batch is worth."""
-        job = session().job
+        job = current_session().job
         return gain(scale, self._moments(), base_batch=1 if job is None else job.engine.state.pace.base)
 
     def get_progress(self) -> float:
         """Steps at the initial batch that all steps so far were worth."""
-        job = session().job
+        job = current_session().job
         return 0.0 if job is None else job.progress
 
     @property
     def accum_scale(self) -> float:
         """One batch of all replicas, relative to the initial batch."""
-        job, step = session().job, loops.step_under_way()
+        job, step = current_session().job, loops.step_under_way()
         if job is None or step is None:
             return 1.0
         return step.plan.global_batch / step.plan.accumulation / job.engine.state.pace.base
@@ -240,21 +249,6 @@ class GradientNoiseScale:
     def _moments(self) -> Moments | None:
         estimate = self._model.noise_estimate()
         return None if estimate is None else estimate.total
-
-
-class _ScalerState(checkpoint.State):
-    """Takes the model's name, and keeps the gradient scaler's state under it."""
-
-    def __init__(self, name: str, scaler: Any | None) -> None:
-        self._scaler = scaler
-        super().__init__(name)
-
-    def _capture(self) -> Any:
-        return None if self._scaler is None else self._scaler.state_dict()
-
-    def _restore(self, saved: Any) -> None:
-        if self._scaler is not None and saved:
-            self._scaler.load_state_dict(saved)
 
 
 def _bound(closure: Callable[[], Any]) -> Callable[[], Any]:

@@ -1,0 +1,94 @@
+"""Opening a session, by arguments, environment or launcher, and closing it."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from swell.checkpoint.store import Store
+from swell.checkpoint.transfer import share_state
+from swell.compat.adaptdl.session import PART, Session, current_session, end_session
+from swell.errors import ConfigError, DamagedCheckpointError, LoopError
+from swell.runtime.adaptdl_environment import read_adaptdl_environment
+from swell.runtime.environment import read_environment
+from swell.runtime.explicit_group import open_direct_world
+from swell.runtime.world import World, open_world
+
+
+def open_session(
+    backend: str | None,
+    *,
+    address: str | None = None,
+    port: int | None = None,
+    rank: int | None = None,
+    size: int | None = None,
+) -> Session:
+    """Join the world this process belongs to: by arguments, ``swell run``, ADAPTDL_* variables, torchrun, or alone."""
+    session = current_session()
+    if session.opened:
+        raise LoopError(
+            "the process group was initialized already. Call adaptdl.torch.init_process_group once; adaptdl.close() "
+            "ends it."
+        )
+    adaptdl, launcher = read_adaptdl_environment(), read_environment()
+    explicit = rank is not None or size is not None or address is not None
+    if not explicit and (launcher.supervised or (adaptdl.num_replicas is None and launcher.launched)):
+        world = open_world(backend=backend)
+    else:
+        world = open_direct_world(
+            backend=backend,
+            rank=rank if rank is not None else adaptdl.replica_rank or 0,
+            size=size if size is not None else adaptdl.num_replicas or 1,
+            address=address or adaptdl.master_addr or "127.0.0.1",
+            port=port or adaptdl.master_port or 0,
+            nodes=adaptdl.num_nodes or launcher.nodes,
+            local_rank=launcher.local_rank,
+        )
+    atexit.register(_at_exit)
+    path = adaptdl.checkpoint_path or launcher.swell_run_dir
+    folder = None if path is None else Path(path)
+    session.open(world, folder, None if folder is None else _shared_state(world, folder))
+    return session
+
+
+def _shared_state(world: World, folder: Path) -> dict[str, Any] | None:
+    """What rank 0 finds in the newest complete checkpoint, on every replica; a newcomer reads it by itself."""
+    if not world.joined:
+        return _saved_state(folder)
+    collective = world.collective
+    return share_state(_saved_state(folder) if collective.rank == 0 else None, collective=collective, source=0)
+
+
+def _saved_state(folder: Path) -> dict[str, Any] | None:
+    store = Store(folder, on_warning=lambda message: None)  # the job reads the same one and warns
+    for checkpoint in reversed(store.all()):
+        try:
+            return store.load(checkpoint, parts=["registered"])["registered"].get(PART)
+        except DamagedCheckpointError:
+            continue
+    return None
+
+
+def close() -> None:
+    """End the session; another may be opened in the same process."""
+    atexit.unregister(_at_exit)
+    end_session()
+
+
+def _at_exit() -> None:
+    if getattr(sys, "last_value", None) is None:  # otherwise the others do not know that this one leaves
+        close()
+
+
+def address_of(init_method: str) -> tuple[str, int | None]:
+    """Host and port of ``tcp://host:port``; IPv6 in brackets."""
+    parts = urlsplit(init_method if "//" in init_method else f"tcp://{init_method}")
+    if parts.scheme != "tcp" or not parts.hostname:
+        raise ConfigError(
+            f"init_method is {init_method!r}; expected tcp://host:port. Leave it out to use ADAPTDL_* or torchrun's "
+            f"variables."
+        )
+    return parts.hostname, parts.port
