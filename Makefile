@@ -1,4 +1,4 @@
-# `make demo` shows what swell does, `make test` proves it. Both need Python 3.10 or newer and make, nothing else: the rest is
+# `make demo` shows what swell does, `make test` proves it. Both need Python 3.11 or newer and make, nothing else: the rest is
 # installed into .venv, once, and again only when pyproject.toml or constraints.txt has changed.
 
 PYTHON ?= python3
@@ -60,8 +60,8 @@ clean: ## remove .venv and everything that was built
 	rm -rf $(VENV) .venv-keras site build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache swell-demo
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  (echo "swell: $(PYTHON) is older than Python 3.10; name a newer one: make PYTHON=python3.12 ..." >&2; exit 1)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  (echo "swell: $(PYTHON) is older than Python 3.11; name a newer one: make PYTHON=python3.12 ..." >&2; exit 1)
 	@echo "swell: making $(VENV)"
 	@$(PYTHON) -m venv $(VENV) || \
 	  (rm -rf $(VENV); echo "swell: $(PYTHON) has no venv module; install it (on Debian: python3-venv)" >&2; exit 1)
