@@ -1,7 +1,8 @@
 """The Python of the README and of every page of the documentation runs as it stands.
 
-Blocks of a page share one namespace and an empty folder, from top to bottom, as a reader would type them. A block fenced
-as ``{.python .needs-keras}`` runs if that package is installed. Blocks of other languages (shell, diff, py) are not run.
+Blocks of a page share one namespace and an empty folder, from top to bottom, as a reader would type them. A block
+fenced as ``{.python .needs-keras}`` runs if that package is installed. Blocks of other languages (shell, diff, py) are
+not run.
 """
 
 from __future__ import annotations
