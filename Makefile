@@ -1,4 +1,4 @@
-# `make demo` shows what swell does, `make test` proves it. Both need Python 3.10 or newer and make, nothing else: the rest is
+# `make demo` shows what swell does, `make test` proves it. Both need Python 3.11 or newer and make, nothing else: the rest is
 # installed into .venv, once, and again only when pyproject.toml or constraints.txt has changed.
 
 PYTHON ?= python3
@@ -12,13 +12,13 @@ INSTALL := $(PIP) install --no-compile --constraint constraints.txt
 # Files that do not parse on this Python (templates, tests of other versions) are left uncompiled; they are never imported.
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-# One thread a process: the tests already use every core, and results do not depend on how a sum was split.
+# One thread a process: the tests already use every core, and results do not depend on how a sum is split.
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-keras soak check bench docs clean
 
-help: ## list what can be made
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.stamp-run ## a small model three ways, and on workers that come, go and die: about 90 seconds
@@ -33,7 +33,7 @@ test-keras: ## the Keras tests on torch, jax and tensorflow, each in its own pro
 	@PYTHON=$(PYTHON) sh scripts/keras_environment.sh
 	@.venv-keras/bin/python scripts/keras_tests.py
 
-test-fast: $(VENV)/.stamp-dev ## the tests that start no other process and take no long time
+test-fast: $(VENV)/.stamp-dev ## the quick tests, which start no other process
 	@echo "swell: running the fast tests on $(WORKERS) workers"
 	@$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not distributed"
 
@@ -49,7 +49,7 @@ check: $(VENV)/.stamp-dev ## format, lint, types and layers, without running any
 	@$(BIN)/pyright --warnings
 	@$(BIN)/lint-imports --no-logo
 
-bench: $(VENV)/.stamp-dev ## measure: every benchmark under benchmarks/, one after the other
+bench: $(VENV)/.stamp-dev ## every benchmark under benchmarks/, one after the other
 	@for bench in benchmarks/*/run.py; do echo "swell: $$bench"; $(BIN)/python $$bench || exit 1; done
 
 docs: $(VENV)/.stamp-dev ## build the documentation into site/, failing on any broken link
@@ -60,8 +60,8 @@ clean: ## remove .venv and everything that was built
 	rm -rf $(VENV) .venv-keras site build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache swell-demo
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  (echo "swell: $(PYTHON) is older than Python 3.10; name a newer one: make PYTHON=python3.12 ..." >&2; exit 1)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  (echo "swell: $(PYTHON) is older than Python 3.11; choose a newer one: make PYTHON=python3.12 ..." >&2; exit 1)
 	@echo "swell: making $(VENV)"
 	@$(PYTHON) -m venv $(VENV) || \
 	  (rm -rf $(VENV); echo "swell: $(PYTHON) has no venv module; install it (on Debian: python3-venv)" >&2; exit 1)

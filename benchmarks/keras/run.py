@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +145,7 @@ def main() -> None:
     from importlib.metadata import version
 
     record = {
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
         "versions": {name: version(name) for name in ("keras", "torch", "jax", "tensorflow")},
         "layout": {"micro": MICRO, "accumulation": ACCUMULATION, "steps": STEPS, "rounds": ROUNDS},

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def load_images(limit: int | None) -> tuple[TensorDataset, TensorDataset]:
-    """Fashion-MNIST from the folder SWELL_DATA, else by torchvision, else the digits that come with swell."""
+    """Fashion-MNIST from the folder SWELL_DATA, else from torchvision, else the digits that come with swell."""
     if "SWELL_DATA" in os.environ:
         file = np.load(Path(os.environ["SWELL_DATA"]) / "images" / "fashion_mnist.npz")
         train, test = (file["x_train"] / 255, file["y_train"]), (file["x_test"] / 255, file["y_test"])
@@ -53,7 +53,7 @@ def network() -> nn.Module:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--limit", type=int, help="use only so many images")
+    parser.add_argument("--limit", type=int, help="use only this many images")
     args = parser.parse_args()
 
     torch.manual_seed(0)

@@ -66,7 +66,7 @@ class Text(Dataset):
 
 
 def load_text(limit: int | None) -> tuple[Text, Text, int]:
-    """Training text, text to judge by and the number of characters: Shakespeare from SWELL_DATA, else two poems."""
+    """Training text, validation text and the number of characters: Shakespeare from SWELL_DATA, else two poems."""
     if "SWELL_DATA" in os.environ:
         path = Path(os.environ["SWELL_DATA"]) / "text" / "tinyshakespeare.txt.gz"
         text, stride = gzip.decompress(path.read_bytes()).decode(), CONTEXT
@@ -90,8 +90,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         split = self.queries_keys_values(self.before_attention(x)).chunk(3, dim=-1)
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in split)
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.joined(seen.transpose(1, 2).flatten(2))
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.joined(attended.transpose(1, 2).flatten(2))
         return x + self.mixing(self.before_mixing(x))
 
 
@@ -110,7 +110,7 @@ class GPT(nn.Module):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--limit", type=int, help="use only so many pieces of text")
+    parser.add_argument("--limit", type=int, help="use only this many pieces of text")
     args = parser.parse_args()
 
     torch.manual_seed(0)

@@ -1,11 +1,12 @@
-"""Train with whatever workers there are: the batch size swells and ebbs, the learning rate follows.
+"""Train with whatever workers you have: the batch size changes during the run, and the learning rate follows.
 
 >>> import swell
 >>> layout = swell.plan(256, 2, max_micro=64)
 >>> layout.accumulation
 2
 
-Names are loaded when they are first used, so ``import swell`` is quick and ``import swell.core`` never needs torch.
+A name is loaded when it is first used, so ``import swell`` is quick and ``import swell.core`` never needs torch.
+``docs/public.md`` lists what is public.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from swell.version import __version__
 
-# The one table of public names: each under the module that defines it.
+# The one table of public names: each under the module that offers it.
 _HOMES = {
     "swell.job": ("Job",),
+    "swell.checkpoint.cadence": ("Cadence",),
     "swell.loop.statistics": ("Statistics",),
+    "swell.runtime.notices": ("Notices",),
+    "swell.runtime.world": ("open_world",),
     "swell.noise": ("NoiseMeasurement", "noise_scale"),
     "swell.core.planning": ("plan", "feasible_replicas"),
+    "swell.core.types": ("Factors", "Moments", "Observation", "ScaleState"),
     "swell.policies": (
         "AtEpochEnds",
         "Clamp",
@@ -48,7 +53,7 @@ _HOMES = {
         "Root",
     ),
 }
-_MODULES = frozenset({"core", "errors", "keras", "policies", "rules"})
+_MODULES = frozenset({"core", "errors", "keras", "policies", "rules", "telemetry"})
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = ["__version__", *sorted(_HOME_OF), *sorted(_MODULES)]  # pyright: ignore[reportUnsupportedDunderAll]
@@ -61,7 +66,7 @@ def __getattr__(name: str) -> Any:
         value = importlib.import_module(f"swell.{name}")
     else:
         raise AttributeError(f"module 'swell' has no attribute {name!r}; it offers {', '.join(__all__)}")
-    globals()[name] = value  # so that this function runs once for each name
+    globals()[name] = value  # so this function runs only once for each name
     return value
 
 
@@ -69,10 +74,12 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# What the table above says, once more for type checkers and editors; a test compares the two.
+# The same table for type checkers and editors; a test compares the two.
 if TYPE_CHECKING:
-    from swell import core, errors, keras, policies, rules
+    from swell import core, errors, keras, policies, rules, telemetry
+    from swell.checkpoint.cadence import Cadence
     from swell.core.planning import feasible_replicas, plan
+    from swell.core.types import Factors, Moments, Observation, ScaleState
     from swell.job import Job
     from swell.loop.statistics import Statistics
     from swell.noise import NoiseMeasurement, noise_scale
@@ -102,3 +109,5 @@ if TYPE_CHECKING:
         Linear,
         Root,
     )
+    from swell.runtime.notices import Notices
+    from swell.runtime.world import open_world

@@ -1,7 +1,8 @@
 """The Python of the README and of every page of the documentation runs as it stands.
 
-Blocks of a page share one namespace and an empty folder, from top to bottom, as a reader would type them. One fenced as
-``{.python .needs-keras}`` runs where that package is installed; blocks of other languages (shell, diff) are not run.
+Blocks of a page share one namespace and an empty folder, from top to bottom, as a reader would type them. A block
+fenced as ``{.python .needs-keras}`` runs if that package is installed. Blocks of other languages (shell, diff, py) are
+not run.
 """
 
 from __future__ import annotations
@@ -14,16 +15,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
-FENCE = re.compile(
-    r"^(?P<indent> *)```(?:python\b|\{\.python\b)(?P<info>[^\n]*)\n(?P<code>.*?)^(?P=indent)```",
-    re.MULTILINE | re.DOTALL,
-)
-
-
-def blocks(page: Path) -> list[re.Match[str]]:
-    return list(FENCE.finditer(page.read_text()))
+from tests.docs.pages import PAGES, ROOT, blocks
 
 
 def runnable(block: re.Match[str]) -> bool:

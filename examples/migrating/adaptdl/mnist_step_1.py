@@ -1,4 +1,4 @@
-"""AdaptDL's tutorial, step 1: the model. Only the import and the place of the data are not the tutorial's."""
+"""AdaptDL's tutorial, step 1: the model. Only the import and the location of the data differ."""
 
 import argparse
 import os
@@ -36,7 +36,7 @@ class Net(nn.Module):
 
 
 def load_mnist(limit):
-    """MNIST from the folder SWELL_DATA where that is set, else the digits that come with swell, enlarged."""
+    """MNIST from the folder SWELL_DATA if it is set, otherwise the enlarged digits that come with swell."""
     if "SWELL_DATA" in os.environ:
         file = np.load(Path(os.environ["SWELL_DATA"]) / "images" / "mnist.npz")
         parts = [(torch.from_numpy(file[f"x_{p}"]) / 255, torch.from_numpy(file[f"y_{p}"])) for p in ("train", "test")]

@@ -1,4 +1,4 @@
-"""AdaptDL's tutorial, step 3: a batch that adapts. Only the import and the place of the data are not the tutorial's."""
+"""AdaptDL's tutorial, step 3: a batch that adapts. Only the import and the location of the data differ."""
 
 import argparse
 import os
@@ -36,7 +36,7 @@ class Net(nn.Module):
 
 
 def load_mnist(limit):
-    """MNIST from the folder SWELL_DATA where that is set, else the digits that come with swell, enlarged."""
+    """MNIST from the folder SWELL_DATA if it is set, otherwise the enlarged digits that come with swell."""
     if "SWELL_DATA" in os.environ:
         file = np.load(Path(os.environ["SWELL_DATA"]) / "images" / "mnist.npz")
         parts = [(torch.from_numpy(file[f"x_{p}"]) / 255, torch.from_numpy(file[f"y_{p}"])) for p in ("train", "test")]
@@ -103,7 +103,7 @@ def main():
     device = torch.device("cuda" if use_cuda else "cpu")
 
     dataset1, dataset2 = load_mnist(args.limit)
-    # The data set must be one of torch's, the batch size is that of all replicas together.
+    # The data set must be one of torch; the batch size is that of all replicas together.
     train_loader = adaptdl.torch.AdaptiveDataLoader(
         dataset1, drop_last=True, batch_size=args.batch_size, num_workers=args.num_workers, shuffle=True
     )
