@@ -1,4 +1,4 @@
-"""The replicas that AdaScale hears of: how many, and the sum of what each measured."""
+"""The replicas that AdaScale measures together: how many there are, and sums over them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from swell.runtime.collective import Alone
 from swell.runtime.script_group import present_collective
 
 
-class Exchange:
-    """A process group, or nobody. A copy speaks over the same group, an unpickled one over the default group."""
+class Replicas:
+    """A process group, or one process alone. A copy uses the same group, an unpickled object the default group."""
 
     def __init__(self, world_size: int | None = None, process_group: Any = None) -> None:
         collective = present_collective(process_group)
@@ -23,32 +23,31 @@ class Exchange:
             collective = Alone()
         elif self.size != collective.size:
             raise ConfigError(
-                f"world_size is {self.size}, the process group has {collective.size} member(s). Leave world_size out, "
-                "or call torch.distributed.init_process_group before AdaScale is made."
+                f"world_size is {self.size}; expected {collective.size}, the size of the process group. Leave "
+                "world_size out, or call torch.distributed.init_process_group before making AdaScale."
             )
         self._collective = collective
+        self._may_leave = False
 
     @property
     def group(self) -> Any:
-        """The process group; None for nobody."""
+        """The process group; None for one process alone."""
         return getattr(self._collective, "group", None)
 
     def sum(self, figures: Tensor, *, present: bool = True) -> tuple[Tensor, float]:
-        """The figures summed over replicas, and how many of these are still there; every replica calls it."""
-        both = torch.cat([figures, figures.new_tensor([float(present)])])
+        """The figures summed over replicas, and how many of these have not left; every replica calls it."""
+        message = torch.cat([figures, figures.new_tensor([float(present)])])
         if self.size > 1:
-            self._collective.sum_tensors([both])
-            return both[:-1], float(both[-1]) if self._may_leave else float(self.size)
-        return both[:-1], 1.0
+            self._collective.sum_tensors([message])
+            return message[:-1], float(message[-1]) if self._may_leave else float(self.size)
+        return message[:-1], 1.0
 
-    _may_leave = False
-
-    def let_leave(self) -> None:
-        """From now on replicas may leave before the others do, so count them each time (which waits for the device)."""
+    def allow_leaving(self) -> None:
+        """Let replicas leave before the others: count them in each sum, which waits for the device."""
         self._may_leave = True
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Exchange:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Replicas:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Exchange, (1 if self.size == 1 else None,))
+        return (Replicas, (1 if self.size == 1 else None,))
