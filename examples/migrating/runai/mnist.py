@@ -1,4 +1,4 @@
-"""The README of Run:AI's elastic module for PyTorch. Only the import and the data are not the README's."""
+"""The README of Run:AI's elastic module for PyTorch. Only the import and the data differ from the README's."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def load_mnist(limit=None):
-    """MNIST from the folder SWELL_DATA where that is set, else the digits that come with swell."""
+    """MNIST from the folder SWELL_DATA if that is set, else the digits that come with swell."""
     if "SWELL_DATA" in os.environ:
         file = np.load(Path(os.environ["SWELL_DATA"]) / "images" / "mnist.npz")
         parts = [(torch.from_numpy(file[f"x_{p}"]) / 255, torch.from_numpy(file[f"y_{p}"])) for p in ("train", "test")]
@@ -28,7 +28,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--lr", type=float, default=0.1)
-    parser.add_argument("--limit", type=int, help="train on the first so many images only")
+    parser.add_argument("--limit", type=int, help="train on the first N images only")
     args = parser.parse_args()
 
     runai.elastic.torch.init(256, 64)
@@ -53,7 +53,7 @@ def main():
             loss = F.cross_entropy(model(data.to(device)), target.to(device))
             loss.backward()
             optimizer.step()
-        optimizer.flush()  # the last micro-batches of the epoch, where they do not make a whole step
+        optimizer.flush()  # step with what is left at the end of the epoch
         with torch.no_grad():
             images, labels = test_set.tensors
             accuracy = (model(images.to(device)).argmax(1) == labels.to(device)).float().mean().item()

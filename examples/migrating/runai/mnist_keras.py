@@ -1,4 +1,4 @@
-"""The README of Run:AI's elastic module for Keras. Only the import and the data are not the README's."""
+"""The README of Run:AI's elastic module for Keras. Only the import and the data differ from the README's."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ import swell.compat.runai as runai
 
 
 def load_mnist(limit=None):
-    """MNIST from the folder SWELL_DATA where that is set, else the digits that come with swell."""
+    """MNIST from the folder SWELL_DATA if that is set, else the digits that come with swell."""
     if "SWELL_DATA" in os.environ:
         file = np.load(Path(os.environ["SWELL_DATA"]) / "images" / "mnist.npz")
         parts = [(file[f"x_{part}"] / 255, file[f"y_{part}"]) for part in ("train", "test")]
@@ -25,7 +25,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--lr", type=float, default=0.1)
-    parser.add_argument("--limit", type=int, help="train on the first so many images only")
+    parser.add_argument("--limit", type=int, help="train on the first N images only")
     args = parser.parse_args()
 
     runai.elastic.keras.init(256, 64)

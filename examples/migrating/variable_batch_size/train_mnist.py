@@ -1,4 +1,4 @@
-"""The README of ETH's variable_batch_size, step by step. Only the import, the device and the data are not the README's.
+"""The README of ETH's variable_batch_size, step by step. Only import, device and data differ from the README's.
 
 ``python train_mnist.py`` runs it in one process, ``torchrun --nproc-per-node 3 train_mnist.py`` on three replicas.
 """
@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 
 
 def load_mnist(limit=None):
-    """MNIST from the folder SWELL_DATA where that is set, else the digits that come with swell."""
+    """MNIST from the folder SWELL_DATA if that is set, else the digits that come with swell."""
     if "SWELL_DATA" in os.environ:
         file = np.load(Path(os.environ["SWELL_DATA"]) / "images" / "mnist.npz")
         parts = [(torch.from_numpy(file[f"x_{p}"]) / 255, torch.from_numpy(file[f"y_{p}"])) for p in ("train", "test")]
@@ -37,7 +37,7 @@ def main():
     parser.add_argument("--momentum", type=float, default=0.5)
     parser.add_argument("--num_epochs", type=int, default=2)
     parser.add_argument("--log_steps", type=int, default=20)
-    parser.add_argument("--limit", type=int, help="train on the first so many images only")
+    parser.add_argument("--limit", type=int, help="train on the first N images only")
     flags = parser.parse_args()
 
     WORLD_SIZE, ORDINAL = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
