@@ -15,7 +15,7 @@ from swell.core.types import Factors
 from swell.errors import LossError
 from swell.job.gradient_noise import Reading
 from swell.job.learner import Clip, Learner, is_regular, merged_codes
-from swell.job.vote import NO_SIGNALS, Signals, Vote, as_number, hold
+from swell.job.vote import NO_SIGNALS, Signals, Vote, agreed_signals, as_number, hold
 from swell.loop.metrics import Metrics, agreed_names
 from swell.loop.step import Phase, StepInProgress
 
@@ -133,7 +133,7 @@ class Updater:
             stepped=True,
             factors=factors,
             gain=learner.rule.gain(total),
-            signals=_signals(votes),
+            signals=agreed_signals(votes),
             last_s=max(vote.last_s for vote in votes),
         )
 
@@ -177,15 +177,6 @@ class Updater:
         if self._nonfinite == "skip":
             return loss
         raise LossError(not_finite(loss))
-
-
-def _signals(votes: Sequence[Vote]) -> Signals:
-    """A notice and another world by anybody's vote; a checkpoint by the first replica's clock."""
-    return Signals(
-        noticed=any(vote.noticed for vote in votes),
-        pending=any(vote.pending for vote in votes),
-        due=bool(votes[0].due),
-    )
 
 
 def not_finite(loss: float) -> str:
