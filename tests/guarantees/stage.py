@@ -86,6 +86,7 @@ class Stage:
         self.back = threading.Semaphore(0)
         self.actors: dict[int, Actor] = {}
         self.generations: list[Generation] = []
+        self.dismissed: set[int] = set()
         self.notice: Notice | None = None
         self.exchanged: Callable[[Generation, int], None] = lambda generation, number: None  # all messages are there
 
@@ -208,13 +209,14 @@ class StageWorld:
 
         def formed() -> bool:
             newest = stage.generations[-1]
-            if number in newest.roster:
-                newest.arrived.add(number)
-            return number not in newest.roster or newest.arrived == set(newest.roster)
+            if number not in newest.roster:
+                return number in stage.dismissed
+            newest.arrived.add(number)
+            return number in stage.dismissed or newest.arrived == set(newest.roster)
 
         self._actor.wait_until(formed)
         newest = stage.generations[-1]
-        if number not in newest.roster:
+        if number in stage.dismissed:
             raise Dismissed
         self.generation = len(stage.generations)
         self._collective = StageCollective(stage, self._actor, newest)
