@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from swell.core.moment_average import RECENT, MomentAverage
+from swell.core.noise_judgement import cautious_noise
 from swell.core.protocols import Collective, Rule
 from swell.core.types import Factors, Moments, NoiseEstimate, Plan, ScaleState
 from swell.errors import ConfigError, LoopError
@@ -217,9 +218,7 @@ class Trainee:
         """What is known of this optimizer's gradient noise, in the metric its rule looks at."""
         plain = self.noise.estimate()
         metric = self.preconditioned_noise.estimate() if self._metric_rule else None
-        if plain is None or metric is None:
-            return metric or plain
-        return min(plain, metric, key=lambda estimate: estimate.total.noise_scale)  # as the rule does: the cautious one
+        return cautious_noise(plain, metric)
 
     def states(self, *, scale: float, progress: float, samples: int) -> tuple[list[ScaleState], ScaleState]:
         """What the rule sees of each parameter group, and of all of them together."""
