@@ -22,7 +22,7 @@ from swell.job.update import Outcome, Position, Updater
 from swell.job.vote import why_failed
 from swell.loop.statistics import Statistics
 from swell.loop.step import StepInProgress
-from swell.policies import is_finished
+from swell.policies import find
 from swell.policies.decision import follows_noise, lays_out, require_noise
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Stepping:
             job.metrics, job.device, nonfinite=nonfinite, exact=bool(statistics and statistics.exact)
         )
         self._ending = ending
-        self._finite = isinstance(job._pace.policy, FinitePolicy)  # asked once: the check is slow for every step
+        self._finite = find(job._pace.policy, FinitePolicy)  # asked once: the check is slow for every step
         self._awaits_noise = follows_noise(job._pace.policy)
         require_noise(job._pace.policy, measured=statistics is not None)
         self._memory = Memory(job.device, foresee=lays_out(job._pace.policy))
@@ -124,7 +124,7 @@ class Stepping:
             batch = pace.batch
         else:
             seen = self._seen = self.observe(ledger)
-            self.finished = self._finite and is_finished(pace.policy, seen)
+            self.finished = self._finite is not None and bool(self._finite.finished(seen))
             if self.finished:
                 return None
             batch = pace.choose(seen)
