@@ -95,12 +95,12 @@ def _reasons(event: BatchChanged) -> list[str]:
     """What the policy that chose, built again from its text in the log, says of what it saw."""
     from swell.errors import SwellError
     from swell.policies import observation_from_dict
-    from swell.policies.decision import checked_batch, follows_noise
-    from swell.policies.parse import explained, policy_from_text
+    from swell.policies.decision import checked_batch, explanation, follows_noise
+    from swell.policies.parse import policy_from_text
 
     try:
         policy, seen = policy_from_text(event.policy), observation_from_dict(event.seen)
-        again, decision = checked_batch(policy, seen), explained(policy, seen)
+        again, decision = checked_batch(policy, seen), explanation(policy, seen)
     except SwellError:
         return [f"{event.policy} chose it."]
     where = f"{seen.samples:,} samples were done"

@@ -6,7 +6,8 @@ import pytest
 
 from swell.errors import ConfigError
 from swell.policies import AtEpochEnds, Clamp, Fixed, Goodput, NoiseScale, RoundTo, Schedule
-from swell.policies.parse import explained, policy_from_text
+from swell.policies.decision import explanation
+from swell.policies.parse import policy_from_text
 from tests.policies.observations import seen
 
 WRITTEN = [
@@ -45,6 +46,6 @@ def test_anything_else_is_refused_and_never_run(text):
 
 def test_reasons_come_from_within_whatever_wraps_them():
     inner = Goodput(64, max=512)
-    decision = explained(Clamp(AtEpochEnds(inner), high=256), seen())
+    decision = explanation(Clamp(AtEpochEnds(inner), high=256), seen())
     assert decision == inner.explain(seen())
-    assert explained(Clamp(Fixed(64), high=32), seen()) is None
+    assert explanation(Clamp(Fixed(64), high=32), seen()) is None
