@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from swell.cli import main
-from tests.runtime.supervised import SupervisedRun
+from tests.supervisor.supervised import SupervisedRun
 
-WORKER = str(Path(__file__).parents[1] / "runtime" / "plain_worker.py")
+WORKER = str(Path(__file__).parents[1] / "supervisor" / "plain_worker.py")
 
 
 def test_a_run_can_be_watched_resized_and_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

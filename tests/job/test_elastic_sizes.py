@@ -14,7 +14,7 @@ from swell.errors import ConfigError
 from swell.supervisor.control import ask
 from tests.job.elastic_history import PATIENCE
 from tests.job.scenario import Points, make_model, mean_loss
-from tests.runtime.forked import ForkedRun
+from tests.supervisor.forked import ForkedRun
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -14,22 +13,6 @@ from swell.runtime.peer_failures import lost_peers_as_world_errors
 
 _LOOK = timedelta(seconds=0.5)  # how long a wait lasts before it is asked whether a peer is known to be gone
 BUCKET_BYTES = 32 * 2**20  # tensors travel together up to this much, so that the copy they need stays small
-
-
-class Pending(Protocol):
-    """An exchange under way."""
-
-    def wait(self) -> list[list[float]]:
-        """Every rank's numbers, in rank order; blocks until they are there. May be called again."""
-        ...
-
-
-class _Arrived:
-    def __init__(self, numbers: list[list[float]]) -> None:
-        self._numbers = numbers
-
-    def wait(self) -> list[list[float]]:
-        return self._numbers
 
 
 class Alone:
@@ -43,10 +26,6 @@ class Alone:
     def gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
         """The numbers given, as the only row."""
         return [[float(number) for number in numbers]]
-
-    def gather_numbers_async(self, numbers: Sequence[float]) -> Pending:
-        """The numbers given, already there."""
-        return _Arrived(self.gather_numbers(numbers))
 
     def gather_text(self, text: str) -> list[str]:
         """The text given, as the only one."""
@@ -98,17 +77,13 @@ class TorchCollective:
 
     def gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
         """Every rank's float64 numbers, in rank order; every rank gives equally many."""
-        return self.gather_numbers_async(numbers).wait()
-
-    def gather_numbers_async(self, numbers: Sequence[float]) -> Pending:
-        """Start the exchange of ``gather_numbers`` and go on computing; ``wait()`` gives its result."""
         if self.size == 1:
-            return _Arrived([[float(number) for number in numbers]])
+            return [[float(number) for number in numbers]]
         mine = torch.tensor(list(numbers), dtype=torch.float64)
         rows = [torch.empty_like(mine) for _ in range(self.size)]
         with lost_peers_as_world_errors("gathering numbers"):
-            work = dist.all_gather(rows, mine, group=self.control_group, async_op=True)
-        return _Gathering(self, work, rows, mine)
+            self.finish(dist.all_gather(rows, mine, group=self.control_group, async_op=True))
+        return [row.tolist() for row in rows]
 
     def gather_text(self, text: str) -> list[str]:
         """Every rank's text, in rank order; lengths may differ."""
@@ -193,24 +168,6 @@ class TorchCollective:
 
     def _group_of(self, tensor: torch.Tensor) -> dist.ProcessGroup:
         return self.control_group if tensor.device.type == "cpu" else self.group
-
-
-class _Gathering:
-    def __init__(
-        self, among: TorchCollective, work: dist.Work | None, rows: list[torch.Tensor], mine: torch.Tensor
-    ) -> None:
-        self._among = among
-        self._work = work
-        self._rows = rows
-        self._mine = mine  # gloo reads it until the work is done
-        self._numbers: list[list[float]] | None = None
-
-    def wait(self) -> list[list[float]]:
-        if self._numbers is None:
-            with lost_peers_as_world_errors("gathering numbers"):
-                self._among.finish(self._work)
-            self._numbers = [row.tolist() for row in self._rows]
-        return self._numbers
 
 
 Bucket = list[torch.Tensor]

@@ -24,9 +24,7 @@ class Environment:
     num_nodes: int | None = None  # GROUP_WORLD_SIZE: agents of torchrun
     master_addr: str | None = None  # MASTER_ADDR
     master_port: int | None = None  # MASTER_PORT
-    torchrun_id: str | None = None  # TORCHELASTIC_RUN_ID
     restart_count: int | None = None  # TORCHELASTIC_RESTART_COUNT
-    max_restarts: int | None = None  # TORCHELASTIC_MAX_RESTARTS
     swell_channel: int | None = None  # SWELL_CHANNEL: the descriptor that leads to the supervisor
     swell_member: int | None = None  # SWELL_MEMBER: this worker's name, never given twice in a run
     swell_slot: int | None = None  # SWELL_SLOT: which of the machine's places (devices) it holds
@@ -88,9 +86,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         num_nodes=whole("GROUP_WORLD_SIZE"),
         master_addr=text("MASTER_ADDR"),
         master_port=whole("MASTER_PORT"),
-        torchrun_id=text("TORCHELASTIC_RUN_ID"),
         restart_count=whole("TORCHELASTIC_RESTART_COUNT"),
-        max_restarts=whole("TORCHELASTIC_MAX_RESTARTS"),
         swell_channel=whole("SWELL_CHANNEL"),
         swell_member=whole("SWELL_MEMBER"),
         swell_slot=whole("SWELL_SLOT"),
@@ -114,12 +110,12 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     return found
 
 
-def count_places(environ: Mapping[str, str] | None = None) -> int:
+def count_places() -> int:
     """How many workers this machine has room for: one for each CUDA device where there are any, else for each core.
 
     Finds devices without torch, so that a supervisor starts at once.
     """
-    visible = (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         devices = len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
     else:

@@ -14,7 +14,6 @@ from swell.runtime.world import StaticWorld
 
 
 def open_direct_world(
-    device: torch.device | str = "auto",
     *,
     rank: int,
     size: int,
@@ -39,7 +38,7 @@ def open_direct_world(
         )
     visible = torch.cuda.device_count()
     place = local_rank if local_rank is not None else rank % visible if visible else rank
-    own = choose_device(device, local_rank=place, backend=backend)
+    own = choose_device("auto", local_rank=place, backend=backend)
     store: dist.Store
     if size == 1:
         store = dist.HashStore()

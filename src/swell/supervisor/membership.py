@@ -1,6 +1,6 @@
 """Who belongs to an elastic run: every decision of the supervisor, as a state machine without clocks or processes.
 
-Invariants, held for every order of events (``tests/runtime/test_membership.py``):
+Invariants, held for every order of events (``tests/supervisor/test_membership.py``):
 
 1. A generation never changes once announced; numbers rise by one.
 2. Its members were alive, ready and not asked to go when it was announced, and their number is an allowed one, unless

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.distributed.algorithms.join import Joinable, JoinHook
 
 from swell.compat.fairscale.averages import Averages
 from swell.compat.fairscale.exchange import Exchange
 from swell.compat.fairscale.sizes import Sizes
 from swell.compat.fairscale.watch import GradientWatch
 from swell.gradients.norms import WIDE
-from swell.runtime.joining import Joinable, JoinHook
 
 
 class Leaving(Joinable):

@@ -15,7 +15,7 @@ import pytest
 from swell.errors import ConfigError
 from swell.supervisor.control import ask
 from swell.supervisor.run_dir import RunDir
-from tests.runtime.supervised import SupervisedRun, pids
+from tests.supervisor.supervised import SupervisedRun, pids
 
 WORKER = str(Path(__file__).with_name("plain_worker.py"))
 

@@ -14,7 +14,7 @@ from swell.supervisor.membership import Membership
 from swell.supervisor.notice import EXIT_RESUME
 from swell.supervisor.roster import Patience
 from swell.supervisor.sizes import parse_sizes
-from tests.runtime.simulated_run import SimulatedRun
+from tests.supervisor.simulated_run import SimulatedRun
 
 PATIENCE = Patience(settle_s=0.25, linger_s=2.0, start_s=60.0, hang_s=10.0, grace_s=30.0)
 
