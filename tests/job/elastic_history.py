@@ -23,7 +23,7 @@ from swell.core.order import Shuffled
 from swell.errors import ConfigError
 from swell.runtime.faults import Fault, Faults
 from swell.supervisor.control import ask
-from swell.supervisor.roster import Patience
+from swell.supervisor.patience import Patience
 from swell.supervisor.worker_trace import WorkerTrace
 from swell.telemetry import read_events
 from tests.job.scenario import Points, make_model, mean_loss

@@ -41,7 +41,7 @@ def _options(parser: ArgumentParser) -> None:
 
 def _run(args: Namespace) -> int:
     from swell.runtime.faults import Faults, parse_fault
-    from swell.supervisor.chaos import Chaos, Weather
+    from swell.supervisor.chaos import Chaos, ChaosOptions
     from swell.telemetry import LOG_NAME
     from swell.telemetry.chaos_report import endurance
     from swell.telemetry.log import read_events
@@ -51,16 +51,16 @@ def _run(args: Namespace) -> int:
     if args.engine != "inplace":
         raise ConfigError("swell chaos strikes workers of its own machine: leave --engine as it is.")
     planned = [parse_fault(text) for text in args.fail_at]
-    weather = None
+    strikes = None
     if args.mtbf is not None:
         kinds = tuple(kind.strip() for kind in args.kinds.split(","))
-        given = {"seed": args.seed, "duration_s": args.duration, "max_faults": args.max_faults}
-        weather = Weather(mtbf_s=args.mtbf, kinds=kinds, **given)
+        limits = {"seed": args.seed, "duration_s": args.duration, "max_faults": args.max_faults}
+        strikes = ChaosOptions(mtbf_s=args.mtbf, kinds=kinds, **limits)
     folder = _new_folder(run.folder_of(args) / "chaos")
     faults, log = Faults(planned, folder), folder / LOG_NAME
     options = {name: value for name, value in vars(args).items() if name not in ("run", "command", *_OWN)}
     variables = {**faults.variables(), "SWELL_EVENTS": str(log.resolve())}
-    chaos = None if weather is None else Chaos(run.folder_of(args), weather, say=lambda line: print_note(f"! {line}"))
+    chaos = None if strikes is None else Chaos(run.folder_of(args), strikes, write=lambda line: print_note(f"! {line}"))
     with chaos or nullcontext():
         status = run.start(options, variables=variables)
     if not log.exists():

@@ -70,7 +70,7 @@ def start(options: dict[str, Any], *, variables: Mapping[str, str] | None = None
 
 def _in_place(args: Namespace, command: list[str], options: dict[str, Any], variables: Mapping[str, str]) -> int:
     from swell.runtime.environment import count_places
-    from swell.supervisor.roster import Patience
+    from swell.supervisor.patience import Patience
     from swell.supervisor.run_dir import RunDir
     from swell.supervisor.sizes import parse_sizes
     from swell.supervisor.supervisor import RunOptions, supervise
