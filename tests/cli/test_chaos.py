@@ -89,7 +89,7 @@ def test_a_script_struck_now_and_then_is_stopped_when_its_time_is_over(tmp_path:
         ([], "nothing to strike with: give --mtbf SECONDS, or --fail-at"),
         (["--mtbf", "0"], "mtbf is 0"),
         (["--mtbf", "1", "--kinds", "kill,shout"], "kinds is 'kill,shout'"),
-        (["--fail-at", "1:lunch"], "'1:lunch' is no fault"),
+        (["--fail-at", "1:lunch"], "'1:lunch'"),
         (["--mtbf", "1", "--engine", "torchrun"], "leave --engine as it is"),
     ],
 )

@@ -13,14 +13,10 @@ class Generation:
 
     number: int  # rises by 1 with each announcement
     members: tuple[int, ...]  # names of workers in rank order
-    dismissed: tuple[
-        int, ...
-    ] = ()  # workers that must leave; a worker that is neither here nor a member waits for the next
+    dismissed: tuple[int, ...] = ()  # workers that must leave; all others that are no members wait for the next
     alive: tuple[int, ...] = ()  # every worker that was alive at the announcement, member or not
     rendezvous: str = ""  # path of the file in which its members meet
-    interim: bool = (
-        False  # whether it only completes what was begun together: the number of members is not allowed for a step
-    )
+    interim: bool = False  # only to complete what was begun together: this number of members may take no step
 
     def to_message(self) -> dict[str, Any]:
         """The message to each worker."""
