@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.supervised import SupervisedRun
+from tests.supervisor.supervised import SupervisedRun
 
 SCRIPT = Path(__file__).with_name("elastic_script.py")
 WHOLE = "60 and 60 samples, sum 1770"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
+from torch.distributed.algorithms.join import Joinable, JoinHook
 from torch.optim import Optimizer
 
 from swell.compat.fairscale.announced_step import AnnouncedStep
@@ -21,7 +22,6 @@ from swell.errors import CheckpointError, ConfigError, LoopError
 from swell.gradients.factors import BiasClock, scaled
 from swell.rules import as_rule, auto
 from swell.rules.metric import needs_preconditioned
-from swell.runtime.joining import Joinable, JoinHook
 
 
 class AdaScale(WrappingOptimizer, Joinable):

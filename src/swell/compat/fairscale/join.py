@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
+from torch.distributed.algorithms.join import JoinHook
 
 from swell.compat.fairscale.announced_step import AnnouncedStep
 from swell.compat.fairscale.measurement import Measurement
 from swell.compat.fairscale.replicas import Replicas
 from swell.compat.fairscale.statistics import GradientStatistics
-from swell.runtime.joining import JoinHook
 
 
 class AbsentReplica(JoinHook):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swell.core.events import EpochEnded, EpochStarted, Event, Resized, RunStarted, Stepped, StepSkipped
-from swell.telemetry.chaos_report import endurance
+from swell.telemetry.chaos_report import report_chaos
 
 
 def stepped(samples: int, batch: int, step: int = 1) -> Stepped:
@@ -41,35 +41,40 @@ def test_a_run_that_goes_back_to_a_checkpoint_is_whole_and_one_that_leaves_out_a
             events.append(started(ends[-1]))
         ends.append(ends[-1] + batch)
         events.append(stepped(ends[-1], batch))
-    found = endurance(events)
-    assert found.whole
-    assert (found.steps, found.samples) == (len(ends) - 1, ends[-1])
-    assert (found.rewound, found.from_beginning) == (rewound, from_beginning)
+    report = report_chaos(events)
+    assert report.whole
+    assert (report.steps, report.samples) == (len(ends) - 1, ends[-1])
+    assert (report.rewound, report.from_beginning) == (rewound, from_beginning)
     left_out = [event for event in events if event is not events[-1]] + [stepped(ends[-1] + 5, 5)]
-    assert endurance(left_out).lost == batches[-1]
-    assert endurance([*events, events[-1]]).repeated == batches[-1]
+    assert report_chaos(left_out).lost == batches[-1]
+    assert report_chaos([*events, events[-1]]).repeated == batches[-1]
 
 
 def test_steps_that_broke_and_pauses_are_counted() -> None:
     again = StepSkipped(time=0.0, step=1, reason="a worker was lost", samples=4, redone=True)
     events = [started(0), stepped(4, 4), again, resized(0.25), stepped(8, 4), resized(0.75), resized(None)]
-    found = endurance(events)
-    assert (found.redone, found.pauses_s, found.median_pause_s, found.longest_pause_s) == (1, (0.25, 0.75), 0.5, 0.75)
-    assert found.whole
+    report = report_chaos(events)
+    assert (report.redone, report.pauses_s, report.median_pause_s, report.longest_pause_s) == (
+        1,
+        (0.25, 0.75),
+        0.5,
+        0.75,
+    )
+    assert report.whole
 
 
 def test_samples_passed_over_on_purpose_are_not_lost() -> None:
     skipped = StepSkipped(time=0.0, step=1, reason="the loss was nan", samples=6, redone=False)
-    found = endurance([started(0), stepped(4, 4), skipped, stepped(14, 4)])
-    assert found.whole and found.passed_over == 6
+    report = report_chaos([started(0), stepped(4, 4), skipped, stepped(14, 4)])
+    assert report.whole and report.passed_over == 6
 
 
 def test_an_epoch_that_is_said_to_be_complete_had_all_its_samples() -> None:
     begun = EpochStarted(time=0.0, epoch=0, samples=0, epoch_size=8)
     ended = EpochEnded(time=0.0, epoch=0, samples=7, complete=True, metrics={})
-    assert endurance([started(0), begun, stepped(7, 7), ended]).lost == 1
+    assert report_chaos([started(0), begun, stepped(7, 7), ended]).lost == 1
 
 
 def test_a_log_without_steps_has_nothing_to_complain_of() -> None:
-    found = endurance([])
-    assert found.whole and (found.steps, found.median_pause_s, found.longest_pause_s) == (0, 0.0, 0.0)
+    report = report_chaos([])
+    assert report.whole and (report.steps, report.median_pause_s, report.longest_pause_s) == (0, 0.0, 0.0)

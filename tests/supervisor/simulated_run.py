@@ -74,7 +74,7 @@ class SimulatedRun:
         assert generation.number == before.number + 1
         assert len(set(generation.members)) == len(generation.members) > 0
         assert set(generation.members) <= set(generation.alive) <= set(self.workers)
-        if not self.members.stopping:
+        if not self.members.end.stopping:
             assert (len(generation.members) in self.members.sizes.allowed) != generation.interim
             assert len(generation.members) <= self.members.target
         for member in generation.members:

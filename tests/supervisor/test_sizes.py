@@ -20,7 +20,7 @@ def test_numbers_ranges_steps_and_lists_are_understood(text: str, allowed: tuple
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "4:2", "1:8:0", "two", "1:2:3:4", "1,,2", "1:", "1000000"])
 def test_anything_else_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"expected a number \(4\), a range from at least 1 \(1:8\)"):
+    with pytest.raises(ConfigError, match=r"workers.*1:8.*2,4,8"):
         parse_sizes(text)
 
 
@@ -40,5 +40,5 @@ def test_what_is_printed_can_be_read_again(allowed: set[int]) -> None:
 
 def test_what_the_job_can_be_laid_out_on_narrows_what_the_run_allows() -> None:
     assert parse_sizes("1:8").only([2, 4, 16]).allowed == (2, 4)
-    with pytest.raises(ConfigError, match="no number is in both"):
+    with pytest.raises(ConfigError, match=r"3.*2, 4"):
         parse_sizes("3").only([2, 4])

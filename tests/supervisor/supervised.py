@@ -16,7 +16,7 @@ from typing import Any
 from swell.errors import ConfigError
 from swell.supervisor.control import ask
 
-WORKER = Path(__file__).with_name("elastic_worker.py")
+WORKER = Path(__file__).parents[1] / "runtime" / "elastic_worker.py"
 
 
 def _hear_signals() -> None:

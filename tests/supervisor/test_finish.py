@@ -8,10 +8,10 @@ import pytest
 
 from swell.supervisor.actions import Action, Log
 from swell.supervisor.membership import Membership
-from swell.supervisor.roster import Patience
+from swell.supervisor.patience import Patience
 from swell.supervisor.sizes import parse_sizes
-from tests.runtime.simulated_run import SimulatedRun
-from tests.runtime.supervised import SupervisedRun
+from tests.supervisor.simulated_run import SimulatedRun
+from tests.supervisor.supervised import SupervisedRun
 
 SCRIPT = """
 import sys, time

@@ -12,9 +12,9 @@ from swell.errors import ConfigError
 from swell.supervisor.actions import Announce, Kill, Log, Start
 from swell.supervisor.membership import Membership
 from swell.supervisor.notice import EXIT_RESUME
-from swell.supervisor.roster import Patience
+from swell.supervisor.patience import Patience
 from swell.supervisor.sizes import parse_sizes
-from tests.runtime.simulated_run import SimulatedRun
+from tests.supervisor.simulated_run import SimulatedRun
 
 PATIENCE = Patience(settle_s=0.25, linger_s=2.0, start_s=60.0, hang_s=10.0, grace_s=30.0)
 
@@ -61,7 +61,7 @@ def test_every_history_keeps_the_invariants_and_comes_to_rest(
             run.exit(member, 1)
         elif event == "hang" and member:
             run.workers[member].hung = True
-        elif event in ("resize", "take away") and not (run.members.stopping or run.members.finishing):
+        elif event in ("resize", "take away") and not (run.members.end.stopping or run.members.end.finishing):
             run.do(run.members.resize(allowed[number % len(allowed)], run.now, kill=event == "take away"))
             resizes += 1
         elif event == "leave":
@@ -383,7 +383,7 @@ def test_a_run_that_is_ending_cannot_be_resized() -> None:
 
 def test_a_number_that_is_not_allowed_is_refused_and_nothing_changes() -> None:
     run = settled("2,4", 2)
-    with pytest.raises(ConfigError, match="3 workers were asked for, allowed are 2, 4"):
+    with pytest.raises(ConfigError, match=r"3.*2, 4"):
         run.members.resize(3, run.now)
     assert run.members.target == 2
 

