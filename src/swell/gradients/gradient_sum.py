@@ -133,7 +133,8 @@ class GradientSum:
             if held is None:
                 self._sums[index] = gradient
             elif held.is_sparse or gradient.is_sparse:
-                self._sums[index] = held + gradient
+                # torch adds a sparse tensor to a dense one, and not the other way round.
+                self._sums[index] = gradient + held if held.is_sparse else held + gradient
             else:
                 if held.dtype in WIDE:
                     held = self._sums[index] = held.to(WIDE[held.dtype])
