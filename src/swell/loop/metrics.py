@@ -71,8 +71,9 @@ class Metrics:
         """A number that differs between replicas whose pending names differ; fits a float64 exactly."""
         value = 0
         for name in self.names():
-            for byte in (*name.encode(), 0):
-                value = (value * 257 + byte) % (2**52 - 47)
+            for byte in name.encode():
+                value = (value * 257 + byte + 1) % (2**52 - 47)
+            value = value * 257 % (2**52 - 47)  # 0 ends a name
         return value
 
     def names(self) -> list[str]:
