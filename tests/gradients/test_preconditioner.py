@@ -123,7 +123,7 @@ def test_missing_and_sparse_gradients_and_those_without_a_second_moment_stay_as_
     optimizer.add_param_group({"params": [fresh]})
     sparse, dense = torch.ones(3, dtype=torch.float64).to_sparse(), torch.ones(3, dtype=torch.float64)
     gradients = [None, sparse, dense, dense]
-    for function in (metric.divide, metric.measurable):
+    for function in (metric.divide, metric.norm_proxies):
         none, same, quotient, new = function([*parameters, fresh], gradients)
         assert none is None and same is sparse and new is dense
         torch.testing.assert_close(quotient, divided(dense, optimizer.state[parameters[2]], optimizer.param_groups[2]))
@@ -145,7 +145,7 @@ def test_what_is_measured_has_the_norm_of_the_quotient_however_large_it_is(dtype
     for _ in range(WARM_UP_STEPS):
         step(optimizer, metric)
     gradients = gradients_for(parameters)
-    quotients, proxies = metric.divide(parameters, gradients), metric.measurable(parameters, gradients)
+    quotients, proxies = metric.divide(parameters, gradients), metric.norm_proxies(parameters, gradients)
     rel = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]
     for quotient, proxy in zip(quotients, proxies, strict=True):
         assert quotient is not None and proxy is not None
