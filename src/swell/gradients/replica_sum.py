@@ -24,6 +24,6 @@ def sum_over_replicas(gradients: GradientSum, collective: Collective, figures: T
         flags, figures = message[: len(flags)].tolist(), message[len(flags) :]
         dense, sparse = flags[: len(codes)], flags[len(codes) :]
         codes = "".join(DENSE if d else SPARSE if s else ABSENT for d, s in zip(dense, sparse, strict=True))
-        collective.sum_tensors(gradients.exchanged(codes))
+        collective.sum_tensors(gradients.tensors_to_sum(codes))
     gradients.release(codes)
     return figures

@@ -270,7 +270,7 @@ class AdaptDLTorchTrainer:
         gradients = [p.grad for p in learner.gradients.parameters]
         now = [gradients]
         if learner.wants_preconditioned:
-            now.append(learner.gradients.metric.divide(learner.gradients.parameters, gradients))
+            now.append(learner.gradients.preconditioner.divide(learner.gradients.parameters, gradients))
         for noise, old, new in zip((learner.noise.plain, learner.noise.metric), self._before, now, strict=False):
             apart = [None if a is None or b is None else b.to_dense() - a for a, b in zip(old, new, strict=True)]
             squares = [learner.gradients.norms.squares(g).tolist() for g in (old, new, apart)]
