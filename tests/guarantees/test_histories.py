@@ -39,7 +39,7 @@ from swell.job.run_state import RunState
 from swell.job.steps import Steps
 from swell.job.training_data import TrainingData
 from swell.job.update import Outcome, Updater
-from swell.job.vote import Signals, agreed_signals
+from swell.job.vote import Signals
 from swell.loop.pace import Pace
 from swell.policies import Clamp, Fixed, Ramp, Schedule, Trace
 from swell.rules import as_rule
@@ -146,7 +146,7 @@ class PathLearner:
 class PathUpdater(Updater):
     """Votes as ever, exchanges one number instead of gradients, and writes the update into the learner's path."""
 
-    def run(self, collective: Any, step: Any, learner: Any, votes: Any, position: Any, **options: Any) -> Outcome:
+    def run(self, collective: Any, step: Any, learner: Any, verdict: Any, position: Any, **options: Any) -> Outcome:
         samples = torch.tensor([float(sum(micro.size for micro in step.mine))])
         collective.sum_tensors([samples])
         assert int(samples) == step.plan.global_batch, "the shares of all replicas are the step"
@@ -158,7 +158,7 @@ class PathUpdater(Updater):
         )
         factors, gain = self.rule.factors(batch), self.rule.gain(batch)
         learner.path.append([step.epoch, step.start, step.stop, factors.lr, gain, position.progress])
-        return Outcome(stepped=True, factors=(factors,), gain=gain, signals=agreed_signals(votes))
+        return Outcome(stepped=True, factors=(factors,), gain=gain, signals=verdict.signals)
 
     rule: Rule
 

@@ -32,6 +32,8 @@ class GradientNoise:
         self.plain = MomentAverage(base_batch=base_batch, share=RECENT)
         self.metric = MomentAverage(base_batch=base_batch, share=RECENT)
         self._by_metric = by_metric
+        self._judged: tuple[NoiseEstimate | None, NoiseEstimate | None] = (None, None)  # what the verdict is about
+        self._verdict: NoiseEstimate | None = None
         self._readings: LateReadings[Reading] = LateReadings(exact=exact)
         self.reports_loss = True  # whether the loop hands over its losses, for the log
 
@@ -75,7 +77,10 @@ class GradientNoise:
 
     def estimate(self) -> NoiseEstimate | None:
         """The estimate in the metric that the learning-rate rule uses; the cautious one where there are two."""
-        return cautious_noise(self.plain.estimate(), self.metric.estimate() if self._by_metric else None)
+        plain, metric = self.plain.estimate(), self.metric.estimate() if self._by_metric else None
+        if plain is not self._judged[0] or metric is not self._judged[1]:
+            self._judged, self._verdict = (plain, metric), cautious_noise(plain, metric)
+        return self._verdict
 
     def reset(self) -> None:
         """Drop what was measured."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from swell.core.protocols import Collective, Rule
-from swell.core.types import Factors, Moments, NoiseEstimate, Plan, ScaleState
+from swell.core.types import Factors, Plan, ScaleState
 from swell.errors import ConfigError, LoopError
 from swell.gradients.factors import BiasClock, scaled
 from swell.gradients.gradient_sum import DENSE, GradientSum
@@ -195,18 +195,14 @@ class Learner:
     def states(self, *, scale: float, progress: float, samples: int) -> tuple[list[ScaleState], ScaleState]:
         """What the rule sees of each parameter group, and of all of them together."""
         plain, metric = self.noise.plain.estimate(), self.noise.metric.estimate()
-
-        def state(group: int | None) -> ScaleState:
-            return ScaleState(
-                scale=scale,
-                base_batch=self._base_batch,
-                moments=_moments(plain, group),
-                preconditioned=_moments(metric, group),
-                progress=progress,
-                samples=samples,
-            )
-
-        return [state(group) for group in range(len(self.optimizer.param_groups))], state(None)
+        position = {"scale": scale, "base_batch": self._base_batch, "progress": progress, "samples": samples}
+        states = []
+        for group in range(len(self.optimizer.param_groups)):
+            moments = None if plain is None else plain.groups[group]
+            preconditioned = None if metric is None else metric.groups[group]
+            states.append(ScaleState(moments=moments, preconditioned=preconditioned, **position))
+        moments = None if plain is None else plain.total
+        return states, ScaleState(moments=moments, preconditioned=metric and metric.total, **position)
 
     def update(self, factors: Sequence[Factors], clip: Clip | None, closure: Callable[[], Any] | None) -> bool:
         """Clip, then step with the factors; False if the scaler found an overflow and skipped."""
@@ -319,9 +315,3 @@ def merged_codes(all_codes: Sequence[str]) -> str:
 def is_regular(codes: str) -> bool:
     """Whether every gradient is there and dense."""
     return codes.strip(DENSE) == ""
-
-
-def _moments(estimate: NoiseEstimate | None, group: int | None) -> Moments | None:
-    if estimate is None:
-        return None
-    return estimate.total if group is None else estimate.groups[group]

@@ -26,26 +26,14 @@ class Peers:
         self.faults = faults
         self._faulty = any(faults.plans(point) for point in POINTS)
         self._passed_on = False  # whether the supervisor handles the notice that reached this replica
+        self._enter(world.collective if world.joined else ALONE)  # a newcomer is alone until it joins
 
-    @property
-    def collective(self) -> Collective:
-        """What the replicas talk over; a newcomer is alone until it joins."""
-        return self._world.collective if self._world.joined else ALONE
-
-    @property
-    def rank(self) -> int:
-        """This replica's number, from 0."""
-        return self.collective.rank
-
-    @property
-    def size(self) -> int:
-        """The number of replicas."""
-        return self.collective.size
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this replica writes files and prints."""
-        return self.collective.rank == 0
+    def _enter(self, collective: Collective) -> None:
+        self.collective = collective  # what the replicas talk over
+        self.rank, self.size = collective.rank, collective.size
+        self.is_first = collective.rank == 0  # writes files and prints
+        self.nodes = self._world.nodes  # the number of machines
+        self.generation = self._world.generation  # of the present world; rises each time a world is formed
 
     @property
     def device(self) -> torch.device:
@@ -53,19 +41,9 @@ class Peers:
         return self._world.device
 
     @property
-    def nodes(self) -> int:
-        """The number of machines."""
-        return self._world.nodes
-
-    @property
     def elastic(self) -> bool:
         """Whether replicas can join and leave while the run goes on."""
         return self._world.elastic
-
-    @property
-    def generation(self) -> int:
-        """The number of the present world; it rises each time a world is formed."""
-        return self._world.generation
 
     @property
     def interim(self) -> bool:
@@ -78,7 +56,8 @@ class Peers:
 
     def reform(self) -> Collective:
         """Leave the present group and join the newest; blocks until it is formed."""
-        return self._world.reform()
+        self._enter(self._world.reform())
+        return self.collective
 
     def allow(self, sizes: Iterable[int], *, why: str) -> None:
         """Announce the numbers of replicas that the batch can be laid out on."""

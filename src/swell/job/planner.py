@@ -69,7 +69,8 @@ class Planner:
 
     def next(self) -> Chosen | None:
         """The next step; None at the end of the epoch or of the run."""
-        state, pace, ledger = self._state, self._state.pace, self._state.ledger
+        state, data, pace = self._state, self._state.data, self._state.pace
+        ledger = data.ledger
         epoch = ledger.epoch
         if epoch != self._epoch:  # while this replica was cut off, others have finished the pass
             return None
@@ -85,7 +86,7 @@ class Planner:
                 f"the global batch is {batch}; expected at most the {ledger.length} samples of an epoch. Lower the "
                 f"batch (or the policy's maximum) to {ledger.length} or less."
             )
-        span = state.data.next_span(batch, peers=self._peers, lay_out=lambda: self._lay_out(batch, batch))
+        span = data.next_span(batch, peers=self._peers, lay_out=lambda: self._lay_out(batch, batch))
         if span is None:
             self.complete = True
             return None
@@ -114,8 +115,8 @@ class Planner:
 
     def observe(self) -> Observation:
         """Everything that the policy may look at before the next step."""
-        state, ledger = self._state, self._state.ledger
-        epoch_size = state.data.epoch_size
+        state, data = self._state, self._state.data
+        ledger, epoch_size = data.ledger, data.epoch_size
         return state.pace.observe(
             replicas=self._peers.size,
             nodes=self._peers.nodes,

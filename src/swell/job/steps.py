@@ -19,7 +19,7 @@ from swell.job.planner import Chosen
 from swell.job.recovery import Gained
 from swell.job.run_state import RunState
 from swell.job.update import Outcome, Position, Updater
-from swell.job.vote import Signals, Vote, why_failed
+from swell.job.vote import Signals, Verdict
 from swell.loop.step import StepInProgress
 
 
@@ -249,12 +249,12 @@ class Steps:
 
     def _update_together(self, step: StepInProgress, learner: Learner, number: int, clip: Clip | None) -> bool:
         state, collective = self._state, self._peers.collective
-        votes = self._vote(step, learner, number, clip)
+        verdict = self._vote(step, learner, number, clip)
         if not step.mine:  # this replica had no sample, but clips the sum as the others do
-            clip = learner.clip_of_others(max(votes, key=lambda vote: abs(vote.clip)).clip)
+            clip = learner.clip_of_others(verdict.clip)
         learner.last_clip = clip
-        if any([vote.failed for vote in votes]):
-            self._committer.give_up(step, why_failed(votes), for_memory=any(vote.ran_out for vote in votes))
+        if verdict.failed:
+            self._committer.give_up(step, verdict.failed, for_memory=verdict.ran_out)
             return False
         closures = step.closures.get(number)
         if closures is not None and self._peers.elastic:
@@ -263,12 +263,12 @@ class Steps:
             collective,
             step,
             learner,
-            votes,
+            verdict,
             self._position(step),
             with_metrics=len(state.learners) == 1,
             frozen=not self._trains(state.steps),
             clip=clip,
-            closure=None if closures is None else lambda: self._evaluate(step, learner, number, votes),
+            closure=None if closures is None else lambda: self._evaluate(step, learner, number, verdict),
             report=self._committer.record().set_loss if number == 0 else _ignore,
         )
         learner.clear()
@@ -282,8 +282,8 @@ class Steps:
             self._commit(step, outcome)
         return True
 
-    def _vote(self, step: StepInProgress, learner: Learner | None, number: int, clip: Clip | None) -> list[Vote]:
-        votes = self._updater.vote(
+    def _vote(self, step: StepInProgress, learner: Learner | None, number: int, clip: Clip | None) -> Verdict:
+        verdict = self._updater.vote(
             self._peers.collective,
             step,
             learner,
@@ -293,8 +293,8 @@ class Steps:
             self._memory.limit,
             clip,
         )
-        self._state.pace.agree_on_memory([vote.fits for vote in votes])
-        return votes
+        self._state.pace.agree_on_memory([verdict.fits])
+        return verdict
 
     def _position(self, step: StepInProgress) -> Position:
         pace, samples, batch = self._state.pace, self._state.samples, step.plan.global_batch
@@ -306,7 +306,7 @@ class Steps:
             step=pace.step,
         )
 
-    def _evaluate(self, step: StepInProgress, learner: Learner, number: int, votes: list[Vote]) -> Tensor:
+    def _evaluate(self, step: StepInProgress, learner: Learner, number: int, verdict: Verdict) -> Tensor:
         """The loss and gradient of the whole step, for an optimizer that asks for them again."""
         learner.clear()
         before, step.taken = (step.index, step.backwards, step.weight), set()
@@ -318,7 +318,7 @@ class Steps:
                 raise LoopError("the closure did not call job.backward(loss). Call it in place of loss.backward().")
             _take(step, learner, index)
         step.index, step.backwards, step.weight = before
-        return self._updater.evaluate(self._peers.collective, step, learner, votes)
+        return self._updater.evaluate(self._peers.collective, step, learner, verdict)
 
     def _commit(self, step: StepInProgress, outcome: Outcome) -> None:
         assert self._chosen is not None
@@ -327,12 +327,12 @@ class Steps:
 
     def _give_up_together(self, step: StepInProgress) -> None:
         try:
-            votes = self._vote(step, None, 0, None)
+            verdict = self._vote(step, None, 0, None)
         except WorldError as error:
             self._recover(step, error)
         else:
-            reason = step.spoiled if step.spoiled and not step.ran_out else why_failed(votes)
-            self._committer.give_up(step, reason, for_memory=any(vote.ran_out for vote in votes))
+            reason = step.spoiled if step.spoiled and not step.ran_out else verdict.failed
+            self._committer.give_up(step, reason, for_memory=verdict.ran_out)
 
 
 def _take(step: StepInProgress, learner: Learner, index: int) -> None:
@@ -351,9 +351,12 @@ def _check_gradients(step: StepInProgress, learners: Sequence[Learner]) -> None:
 
     Not where an optimizer works by closure or has stepped already, nor where this replica's samples count for nothing.
     """
-    if step.closures or step.stepped or not any([micro.weight > 0 for micro in step.mine]):
+    if step.closures or step.stepped:
         return
-    if all([learner.gradients.empty for learner in learners]):
+    for learner in learners:
+        if not learner.gradients.empty:
+            return
+    if any(micro.weight > 0 for micro in step.mine):
         step.spoiled = "no parameter has a gradient"
         raise LoopError(
             "job.step cannot update the weights, because none of the optimizers' parameters has a gradient; nothing "

@@ -15,7 +15,7 @@ from swell.core.types import Factors
 from swell.errors import LossError
 from swell.job.gradient_noise import Reading
 from swell.job.learner import Clip, Learner, is_regular, merged_codes
-from swell.job.vote import NO_SIGNALS, Signals, Vote, agreed_signals, as_number, hold
+from swell.job.vote import NO_SIGNALS, Signals, Verdict, Vote, as_number, hold
 from swell.loop.metrics import Metrics, agreed_names
 from swell.loop.step import Phase, StepInProgress
 
@@ -61,7 +61,7 @@ class Updater:
         last_s: float,
         fits: float,
         clip: Clip | None = None,
-    ) -> list[Vote]:
+    ) -> Verdict:
         """Exchange votes: how this replica's part of the step went, and how the others' did."""
         step.enter(Phase.VOTED)
         weighted = -1.0 if step.weighted is None else float(step.weighted)
@@ -90,7 +90,7 @@ class Updater:
         collective: Collective,
         step: StepInProgress,
         learner: Learner,
-        votes: list[Vote],
+        verdict: Verdict,
         position: Position,
         *,
         with_metrics: bool,
@@ -100,10 +100,10 @@ class Updater:
         report: Callable[[float | None], None],
     ) -> Outcome:
         """Exchange, measure and step, unless the loss or the gradients forbid it."""
-        extras = self._pending_metrics(collective, votes) if with_metrics and collective.size > 1 else []
+        extras = self._pending_metrics(collective, verdict) if with_metrics and collective.size > 1 else []
         originals = synchronised_buffers(learner.model) if collective.size > 1 else []
         buffers = [buffer.detach().clone() for buffer in originals]
-        figures = self._exchange(collective, step, learner, votes, [*extras, *buffers])
+        figures = self._exchange(collective, step, learner, verdict, [*extras, *buffers])
         loss = self._checked_loss(figures)
         if loss is not None:
             return Outcome(stepped=False, reason=f"the loss was {loss}", redo=False)
@@ -133,34 +133,31 @@ class Updater:
             stepped=True,
             factors=factors,
             gain=learner.rule.gain(total),
-            signals=agreed_signals(votes),
-            last_s=max(vote.last_s for vote in votes),
+            signals=verdict.signals,
+            last_s=verdict.last_s,
         )
 
-    def evaluate(self, collective: Collective, step: StepInProgress, learner: Learner, votes: list[Vote]) -> Tensor:
+    def evaluate(self, collective: Collective, step: StepInProgress, learner: Learner, verdict: Verdict) -> Tensor:
         """Sum one more evaluation of the step's loss and gradient, for an optimizer that works by closure."""
-        irregular = any(row[0] for row in collective.gather_numbers([not is_regular(learner.codes())]))
-        votes = [dataclasses.replace(vote, irregular=irregular) for vote in votes]
-        return self._exchange(collective, step, learner, votes, [])[0]
+        irregular = any([row[0] for row in collective.gather_numbers([not is_regular(learner.codes())])])
+        return self._exchange(collective, step, learner, dataclasses.replace(verdict, irregular=irregular), [])[0]
 
     def _exchange(
         self,
         collective: Collective,
         step: StepInProgress,
         learner: Learner,
-        votes: list[Vote],
+        verdict: Verdict,
         extras: list[Tensor],
     ) -> Tensor:
         codes = learner.codes()
-        if any(vote.irregular for vote in votes):
+        if verdict.irregular:
             codes = merged_codes(collective.gather_text(codes))
-        total = sum(vote.weight for vote in votes)
-        weighted = any(vote.weighted > 0 for vote in votes)
-        share = step.plan.global_batch / total if weighted and total > 0 else 1.0
+        share = step.plan.global_batch / verdict.weight if verdict.weighted and verdict.weight > 0 else 1.0
         return learner.exchange(collective, codes, share=share, measured=step.measured, extras=extras)
 
-    def _pending_metrics(self, collective: Collective, votes: list[Vote]) -> list[Tensor]:
-        names = agreed_names(self._metrics, collective, [int(vote.layout) for vote in votes])
+    def _pending_metrics(self, collective: Collective, verdict: Verdict) -> list[Tensor]:
+        names = agreed_names(self._metrics, collective, verdict.layouts)
         return self._metrics.tensors_to_sum(names, self._device)
 
     def _checked_loss(self, figures: Tensor) -> float | None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from swell.core.protocols import Collective
 from swell.errors import DisagreementError
 
 
-@dataclass(frozen=True)
-class Vote:
+class Vote(NamedTuple):
     """One replica's view of the step under way; all numbers, so that it travels in one small message."""
 
     learner: float  # which optimizer is about to step; MEETING for what replicas do together between steps
@@ -43,17 +42,32 @@ class Signals:
         return self.noticed or self.pending or self.due
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the votes of all replicas say together; the same on each of them."""
+
+    signals: Signals
+    failed: str  # which replicas could not compute their share; empty where all could
+    ran_out: bool  # whether memory ran out on any of them
+    irregular: bool  # whether some gradient is missing or sparse on any of them
+    weight: float  # the sum of explicit weights over all replicas
+    weighted: bool  # whether weights are explicit
+    layouts: Sequence[float]  # of the pending metrics
+    last_s: float  # how long the step before took on the slowest replica
+    clip: float  # what any of them clips by, as ``as_number`` gives it
+    fits: float  # the largest micro-batch that fits the memory of all
+
+
 NO_SIGNALS = Signals()
 MEETING = -1
-_FIELDS = [field.name for field in fields(Vote)]
-_NOTHING = Vote(**dict.fromkeys(_FIELDS, 0.0))
+_NOTHING = Vote(*[0.0 for _ in Vote._fields])
 
 
-def hold(collective: Collective, vote: Vote) -> list[Vote]:
-    """Every replica's vote in rank order; an error on each of them if they are not at the same place."""
+def hold(collective: Collective, vote: Vote) -> Verdict:
+    """Exchange votes; an error on each replica if they are not at the same place."""
     if collective.size == 1:
-        return [vote]
-    votes = [Vote(*numbers) for numbers in collective.gather_numbers([getattr(vote, name) for name in _FIELDS])]
+        return verdict_of([vote])
+    votes = [Vote(*numbers) for numbers in collective.gather_numbers(vote)]
     _agree(
         "whether to train or to do something else",
         [float(v.learner == MEETING) for v in votes],
@@ -70,19 +84,28 @@ def hold(collective: Collective, vote: Vote) -> list[Vote]:
     _agree("which optimizer steps", [v.learner for v in votes], "Call job.step in the same order on every replica.")
     weighted = [v.weighted for v in votes if v.weighted >= 0]
     _agree("whether job.backward gets a weight", weighted, "Pass weight= on every replica, or on none.")
-    return votes
+    return verdict_of(votes)
 
 
-def agreed_signals(votes: Sequence[Vote]) -> Signals:
-    """A notice and another world by anybody's vote; a checkpoint by the first replica's clock."""
-    return Signals(
-        noticed=any(vote.noticed for vote in votes),
-        pending=any(vote.pending for vote in votes),
-        due=bool(votes[0].due),
+def verdict_of(votes: Sequence[Vote]) -> Verdict:
+    """A notice and another world count by any vote, a checkpoint by the first replica's clock."""
+    all_of: Any = Vote._make(zip(*votes, strict=True))  # of each field, all replicas' values
+    noticed, pending, due = any(all_of.noticed), any(all_of.pending), bool(votes[0].due)
+    return Verdict(
+        signals=Signals(noticed, pending, due) if noticed or pending or due else NO_SIGNALS,
+        failed=_why_failed(votes) if any(all_of.failed) else "",
+        ran_out=any(all_of.ran_out),
+        irregular=any(all_of.irregular),
+        weight=sum(all_of.weight),
+        weighted=max(all_of.weighted) > 0,
+        layouts=all_of.layout,
+        last_s=max(all_of.last_s),
+        clip=max(all_of.clip, key=abs),
+        fits=min(all_of.fits),
     )
 
 
-def why_failed(votes: Sequence[Vote]) -> str:
+def _why_failed(votes: Sequence[Vote]) -> str:
     """Which replicas could not compute their share, and at which micro-batch memory ran out where that was it."""
     reasons = []
     for size in sorted({vote.ran_out for vote in votes if vote.failed}, reverse=True):
@@ -99,7 +122,7 @@ def why_failed(votes: Sequence[Vote]) -> str:
 def meet(collective: Collective) -> None:
     """Make sure that every replica is about to do something together between steps, and none is about to train."""
     if collective.size > 1:
-        hold(collective, dataclasses.replace(_NOTHING, learner=MEETING))
+        hold(collective, _NOTHING._replace(learner=MEETING))
 
 
 def _agree(what: str, values: Sequence[float], remedy: str) -> None:

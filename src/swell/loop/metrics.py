@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -169,7 +169,7 @@ def exchange_late(metrics: Metrics, collective: Collective, device: torch.device
         metrics.put_back((pending, late, between))
 
 
-def agreed_names(metrics: Metrics, collective: Collective, layouts: list[int]) -> list[str]:
+def agreed_names(metrics: Metrics, collective: Collective, layouts: Sequence[float]) -> list[str]:
     """Every name that waits on some replica; asks the others only where the layouts differ."""
     if len(set(layouts)) == 1:
         return metrics.names()

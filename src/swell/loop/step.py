@@ -56,16 +56,12 @@ class StepInProgress:
 
     def __post_init__(self) -> None:
         self.mine = self.plan.shares[self.rank]
+        self.ended = False  # whether nothing more happens in this step
 
     def enter(self, phase: Phase) -> None:
         """Go on to another phase; only the ways of the machine above are possible."""
         assert phase in _NEXT[self.phase], f"a step that is {self.phase.value} cannot become {phase.value}"
-        self.phase = phase
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more happens in this step."""
-        return self.phase is Phase.COMMITTED or self.phase is Phase.GIVEN_UP
+        self.phase, self.ended = phase, not _NEXT[phase]
 
     @property
     def stop(self) -> int:

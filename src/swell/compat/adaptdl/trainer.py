@@ -241,12 +241,12 @@ class AdaptDLTorchTrainer:
             self._measure_alone(learner, batch)
         learner.gradients.weigh(share)
         learner.gradients.take(multiplier=share, measure=step.measured, preconditioned=learner.wants_preconditioned)
-        votes = self._updater.vote(collective, step, learner, 0, NO_SIGNALS, self._last_s, math.inf)
+        verdict = self._updater.vote(collective, step, learner, 0, NO_SIGNALS, self._last_s, math.inf)
         outcome = self._updater.run(
             collective,
             step,
             learner,
-            votes,
+            verdict,
             Position(scale=self._scale, progress=self._pace.progress, samples=self._samples, samples_between=batch),
             with_metrics=False,
             frozen=False,
