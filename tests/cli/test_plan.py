@@ -58,8 +58,8 @@ def test_twice_the_speed_is_twice_the_share(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("--batch 0", "global_batch=0 is too small"),
-        ("--batch 8 --min-micro 3 --max-micro 2", "min_micro=3 is larger than max_micro=2"),
+        ("--batch 0", "global_batch is 0"),
+        ("--batch 8 --min-micro 3 --max-micro 2", "min_micro is 3 and max_micro is 2"),
         ("--batch 8 --replicas 0-3", "write 4, 1-8 or 1,2,4-6"),
         ("--batch 8 --replicas 4-2", "smallest first"),
         ("--batch 8 --replicas two", "write 4, 1-8 or 1,2,4-6"),
