@@ -203,7 +203,7 @@ def from_json(line: str) -> Event:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"a line of the log is {line[:80]!r} ({error}); expected a JSON object with a known 'event' kind "
+            f"the event is {line[:80]!r} ({error}); expected a JSON object with a known 'event' kind "
             f"({', '.join(sorted(_KINDS))}). If it is the last line, remove it: it was cut off. Otherwise read the log "
             "with a newer version of swell."
         ) from error

@@ -74,7 +74,7 @@ class Profile:
             self._leave_out = _KNOWN_SHAPE if shape in self._entries else _NEW_SHAPE
             self._entries[shape] = self._entries.pop(shape, _Entry())
             while len(self._entries) > self._limit:
-                self._replace(self._entries.pop(next(iter(self._entries))).summary, None)
+                self._swap(self._entries.pop(next(iter(self._entries))).summary, None)
         if not 0 < times.step_s < math.inf:
             return
         if self._leave_out:
@@ -107,7 +107,7 @@ class Profile:
             replicas=replicas, nodes=nodes, micro_batch=micro_batch, accumulation=accumulation,
             step_s=now, count=count, sync_s=median(entry.sync_s),
         )  # fmt: skip
-        self._replace(before, entry.summary)
+        self._swap(before, entry.summary)
 
     def _forget_the_past(self, shape: Configuration, entry: _Entry) -> None:
         """Drop times that are no longer true of this machine; each time for their age, they are kept for longer."""
@@ -126,10 +126,10 @@ class Profile:
         entry.pace_s = now if changed else entry.pace_s or now
 
     def _forget(self, shape: Configuration, instead: _Entry) -> None:
-        self._replace(self._entries[shape].summary, None)
+        self._swap(self._entries[shape].summary, None)
         self._entries[shape] = instead
 
-    def _replace(self, before: StepSummary | None, after: StepSummary | None) -> None:
+    def _swap(self, before: StepSummary | None, after: StepSummary | None) -> None:
         rest = [summary for summary in self._summaries if summary is not before]
         rest = rest if after is None else [*rest, after]
         self._summaries = tuple(sorted(rest, key=lambda s: (s.replicas, s.nodes, s.micro_batch, s.accumulation)))
@@ -176,7 +176,7 @@ class Profile:
         self._entries, self._shape, self._leave_out, self._steps, self._summaries = entries, None, 0, 0, ()
         for entry in entries.values():
             if entry.summary is not None:
-                self._replace(None, entry.summary)
+                self._swap(None, entry.summary)
 
 
 def _contradict(one: StepSummary | None, other: StepSummary | None) -> bool:
