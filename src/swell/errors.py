@@ -1,4 +1,7 @@
-"""Every error a user can meet; each message says what was given, what was expected and how to mend it."""
+"""Every error a user can meet. Each message says what was given, what was expected and how to fix it.
+
+The grammar is ``x is v; expected .... Do ....``
+"""
 
 
 class SwellError(Exception):
@@ -10,7 +13,7 @@ class ConfigError(SwellError, ValueError):
 
 
 class DependencyError(SwellError, ImportError):
-    """An optional package that was asked for and is not installed."""
+    """An optional package that is needed and not installed."""
 
 
 class PlanError(SwellError, ValueError):
@@ -18,11 +21,11 @@ class PlanError(SwellError, ValueError):
 
 
 class TraceError(SwellError, ValueError):
-    """A trace that cannot be read, or that ended while the run goes on."""
+    """A trace that cannot be read, or that ended before the run."""
 
 
 class DataError(SwellError, ValueError):
-    """A data set that cannot be trained on: empty, of unknown length where one is needed, changed under our feet."""
+    """A data set that cannot be trained on: it is empty, has no length, or changed during the run."""
 
 
 class LoadError(SwellError, RuntimeError):
@@ -33,11 +36,11 @@ class LoadError(SwellError, RuntimeError):
         self.indices = indices
         """Data set indices of the batch."""
         self.lost = lost
-        """Whether a worker process was lost; asked for again, the batch comes from a new one."""
+        """Whether a worker process was lost; the next attempt uses a new one."""
 
 
 class LoopError(SwellError, RuntimeError):
-    """Calls of the training loop in an order that would lose or repeat samples."""
+    """Calls of the training loop in an order that loses or repeats samples."""
 
 
 class LossError(SwellError, ArithmeticError):
@@ -53,7 +56,7 @@ class CheckpointError(SwellError, RuntimeError):
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint that is torn or corrupt: its files are missing, cut short or changed. An older one may be whole."""
+    """A damaged checkpoint: its files are missing, cut short or changed. An older one may be whole."""
 
 
 class WorldError(SwellError, RuntimeError):

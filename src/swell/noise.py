@@ -19,10 +19,10 @@ from swell.gradients.norms import squared_norm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseMeasurement:
-    """Signal, noise and the batch size at which more samples a step stop paying, with an interval."""
+    """Signal, noise and the batch size beyond which more samples per step gain little, with an interval."""
 
     estimate: NoiseEstimate
-    samples: int  # that were looked at
+    samples: int  # that were measured
 
     @property
     def signal(self) -> float:
@@ -36,7 +36,7 @@ class NoiseMeasurement:
 
     @property
     def critical_batch(self) -> float:
-        """noise / signal in samples: twice the fewest steps and twice the fewest samples (McCandlish et al. 2018)."""
+        """noise / signal in samples: takes twice the fewest steps and twice the fewest samples (McCandlish 2018)."""
         return self.estimate.total.noise_scale
 
     @property
@@ -62,34 +62,36 @@ def noise_scale(
     together: int = 8,
     size_of: Callable[[Any], int] | None = None,
 ) -> NoiseMeasurement:
-    """Measure signal, noise and critical batch size of a model as it is; nothing of it is changed.
+    """Measure signal, noise and critical batch size of a model without changing it.
 
-    ``loss_fn(model, batch)`` gives the mean loss over a batch's samples; ``loader`` yields batches, of any sizes (small
-    ones tell more). ``together`` batches make one observation; ``batches`` bounds how many are read. ``size_of(batch)``
-    counts samples where the batch's first tensor does not. Weights, gradients, buffers and random numbers are as before
-    when it returns; the model stays in the mode it is in.
+    ``loss_fn(model, batch)`` returns the mean loss over a batch's samples. ``loader`` yields batches of any sizes, and
+    small ones are more informative. ``together`` batches make one observation, and at most ``batches`` are read.
+    ``size_of(batch)`` counts a batch's samples, by default those of its first tensor. Weights, gradients, buffers, mode
+    and random numbers are the same afterwards.
 
     >>> data = torch.randn(512, 3, generator=torch.Generator().manual_seed(0)).split(4)
     >>> model = nn.Linear(3, 1, bias=False)
-    >>> measured = noise_scale(model, lambda model, x: (model(x) - x.sum(1, keepdim=True)).square().mean(), data)
-    >>> measured.samples, measured.interval[0] < measured.critical_batch < measured.interval[1]
+    >>> result = noise_scale(model, lambda model, x: (model(x) - x.sum(1, keepdim=True)).square().mean(), data)
+    >>> result.samples, result.interval[0] < result.critical_batch < result.interval[1]
     (512, True)
     """
     together = whole_number(together, name="together", at_least=2)
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
-        raise ConfigError("the model has no parameter that requires a gradient, so there is no noise to measure.")
+        raise ConfigError(
+            "the model has no parameter that requires a gradient; expected at least one. Set requires_grad=True on the "
+            "parameters to measure."
+        )
     buffers = [buffer.detach().clone() for buffer in model.buffers()]
-    average, seen, base = MomentAverage(base_batch=1, window=1e12), 0, 0
+    average, samples = MomentAverage(base_batch=1, window=1e12), 0
     source = iter(loader) if batches is None else islice(loader, whole_number(batches, name="batches", at_least=2))
     try:
         with torch.random.fork_rng(enabled=True):
-            while len(taken := list(islice(source, together))) >= 2:
-                sizes = [_size(batch, size_of) for batch in taken]
-                base = base or sum(sizes)
-                small, big = _observe(model, loss_fn, parameters, taken, sizes)
+            while len(group := list(islice(source, together))) >= 2:
+                sizes = [_size(batch, size_of) for batch in group]
+                small, big = _observe(model, loss_fn, parameters, group, sizes)
                 average.update([(small, big)], count=len(sizes), batch=sum(sizes))
-                seen += sum(sizes)
+                samples += sum(sizes)
     finally:
         with torch.no_grad():
             for buffer, before in zip(model.buffers(), buffers, strict=True):
@@ -97,10 +99,10 @@ def noise_scale(
     estimate = average.estimate()
     if estimate is None:
         raise DataError(
-            f"{seen} samples gave no estimate: at least 2 batches with finite gradients are needed. Pass more data, or "
-            f"a smaller batch size."
+            f"{samples} samples gave no estimate; expected at least 2 batches with finite gradients. Pass more data, "
+            "or use a smaller batch size."
         )
-    return NoiseMeasurement(estimate=estimate, samples=seen)
+    return NoiseMeasurement(estimate=estimate, samples=samples)
 
 
 def _observe(
@@ -117,7 +119,8 @@ def _observe(
         loss = loss_fn(model, batch)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise LossError(
-                f"loss_fn gave {type(loss).__name__}; expected the batch's mean loss, a tensor of one number."
+                f"the result of loss_fn is {type(loss).__name__}; expected a tensor of one number. Return the batch's "
+                "mean loss."
             )
         gradients = torch.autograd.grad(loss.reshape(()), parameters, allow_unused=True)
         small += size / total * float(squared_norm(gradients))
@@ -138,4 +141,7 @@ def _size(batch: Any, size_of: Callable[[Any], int] | None) -> int:
         batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
     if isinstance(batch, Tensor) and batch.ndim > 0:
         return batch.shape[0]
-    raise ConfigError(f"cannot tell how many samples a batch of {type(batch).__name__} holds; pass size_of=.")
+    raise ConfigError(
+        f"a batch is {type(batch).__name__}; expected a tensor to count its samples, or a list, tuple or dict that "
+        "starts with one. Pass size_of=."
+    )

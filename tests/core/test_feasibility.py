@@ -77,9 +77,9 @@ def test_a_maximum_batch_and_a_lower_bound_limit_the_replicas() -> None:
 
 
 def test_a_range_without_a_batch_that_fits_names_the_nearest_outside_it() -> None:
-    with pytest.raises(PlanError, match=r"no batch from 65 to 110 can be laid out on 1 replica in .* Use 64 or 120"):
+    with pytest.raises(PlanError, match=r"65 to 110 .* 1 replica .* 64 or 120"):
         batch_bounds(1, min_batch=65, max_batch=110, min_micro=60, max_micro=64)
-    with pytest.raises(PlanError, match=r"Use 192 or 256, the nearest that can, or widen"):
+    with pytest.raises(PlanError, match="192 or 256"):
         batch_bounds(3, min_batch=193, max_batch=200, min_micro=64, max_micro=64)
 
 
@@ -94,14 +94,14 @@ def test_large_batches_are_searched_in_few_steps() -> None:
     [
         (
             lambda: feasible_replicas(256, among=[1], max_batch=128),
-            "256, is larger than max_batch=128: raise max_batch",
+            "256 and max_batch is 128",
         ),
-        (lambda: feasible_replicas(256, among=[0]), "replicas=0"),
-        (lambda: feasible_replicas(0, among=[1]), "the smallest batch=0"),
-        (lambda: feasible_replicas(8, among=[1], min_micro=3, max_micro=2), "min_micro=3 is larger than max_micro=2"),
-        (lambda: batch_bounds(2, min_batch=5, max_batch=4), "larger than max_batch=4"),
-        (lambda: batch_bounds(0, max_batch=4), "replicas=0"),
-        (lambda: nearest_batches(4.5, 1), "global_batch=4.5"),  # type: ignore[arg-type]
+        (lambda: feasible_replicas(256, among=[0]), "replicas is 0"),
+        (lambda: feasible_replicas(0, among=[1]), "the smallest batch is 0"),
+        (lambda: feasible_replicas(8, among=[1], min_micro=3, max_micro=2), "min_micro is 3 and max_micro is 2"),
+        (lambda: batch_bounds(2, min_batch=5, max_batch=4), "5 and max_batch is 4"),
+        (lambda: batch_bounds(0, max_batch=4), "replicas is 0"),
+        (lambda: nearest_batches(4.5, 1), r"global_batch is 4\.5"),  # type: ignore[arg-type]
     ],
 )
 def test_arguments_that_can_never_work_are_refused(call, message: str) -> None:

@@ -98,7 +98,7 @@ def test_drop_last_leaves_out_the_short_step_only() -> None:
 
 
 def test_drop_last_with_a_batch_larger_than_the_epoch_is_an_error_and_not_an_empty_epoch() -> None:
-    with pytest.raises(DataError, match="leaves out all 10 samples of the epoch: lower the batch to 10 or less"):
+    with pytest.raises(DataError, match=r"global_batch is 11 .*drop_last.* 10"):
         Ledger(10, seed=0, drop_last=True).next_span(11)
 
 
@@ -125,14 +125,14 @@ def test_an_epoch_left_early_counts_what_was_committed() -> None:
 
 def test_only_the_span_under_way_can_be_committed_and_only_once() -> None:
     ledger = Ledger(10, seed=0)
-    with pytest.raises(LoopError, match=r"without a span that is under way: take one with next_span\(\) first"):
+    with pytest.raises(LoopError, match=r"commit\(4\) .*next_span\(\)"):
         ledger.commit(4)
     ledger.next_span(6)
     ledger.next_span(4)
-    with pytest.raises(LoopError, match=r"the span under way is 0 to 4: commit\(4\)"):
+    with pytest.raises(LoopError, match=r"stop is .* from 0.*commit\(4\)"):
         ledger.commit(6)
     ledger.commit(4)
-    with pytest.raises(LoopError, match="each span is committed once"):
+    with pytest.raises(LoopError, match=r"commit\(4\) .*next_span\(\)"):
         ledger.commit(4)
     assert (ledger.cursor, ledger.samples) == (4, 4)
 
@@ -166,13 +166,13 @@ def test_a_ledger_saved_at_the_end_of_an_epoch_resumes_there() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"length": 9}, DataError, "epoch 0 has 10 samples, but had 9 when the checkpoint was written"),
-        ({"seed": 8}, CheckpointError, "written with seed 8, this run has seed 7"),
+        ({"length": 9}, DataError, "epoch 0 has 10 samples; expected 9"),
+        ({"seed": 8}, CheckpointError, "seed is 7; expected 8"),
         ({"cursor": 11, "samples": 11}, CheckpointError, "11 samples of epoch 0 committed"),
         ({"cursor": 5, "samples": 4}, CheckpointError, "and 4 in all"),
-        ({"cursor": -1}, CheckpointError, "cursor=-1 is too small"),
-        ({"epoch": 0.5}, CheckpointError, "epoch=0.5 is of type float"),
-        ({"samples": None}, CheckpointError, "samples=None"),
+        ({"cursor": -1}, CheckpointError, "cursor is -1"),
+        ({"epoch": 0.5}, CheckpointError, r"epoch is 0\.5"),
+        ({"samples": None}, CheckpointError, "samples is None"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_nothing_is_changed(
@@ -189,7 +189,7 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_changed(
 
 @pytest.mark.parametrize("state", [{}, {"seed": 7}, None, 3])
 def test_what_is_no_state_is_refused(state) -> None:
-    with pytest.raises(CheckpointError, match="not a ledger's state"):
+    with pytest.raises(CheckpointError, match="state"):
         Ledger(10, seed=7).load_state_dict(state)
 
 
@@ -201,5 +201,5 @@ def test_an_empty_data_set_is_refused(length) -> None:
 
 @pytest.mark.parametrize("batch", [0, -1, 2.0, "4", True, None])
 def test_a_batch_is_a_positive_whole_number(batch) -> None:
-    with pytest.raises(ConfigError, match="global_batch="):
+    with pytest.raises(ConfigError, match="global_batch is"):
         Ledger(10, seed=0).next_span(batch)

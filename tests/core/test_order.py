@@ -51,11 +51,11 @@ def test_every_order_has_random_access(order: Order, data: st.DataObject) -> Non
 @given(order=orders(), data=st.data())
 def test_every_order_refuses_positions_it_does_not_have(order: Order, data: st.DataObject) -> None:
     beyond = data.draw(st.integers(len(order) + 1, len(order) + 10))
-    with pytest.raises(ConfigError, match=f"give 0 <= start <= stop <= {len(order)}"):
+    with pytest.raises(ConfigError, match=f"start is .*stop is .* {len(order)}"):
         order.indices(0, beyond)
-    with pytest.raises(ConfigError, match="start=-1 is too small"):
+    with pytest.raises(ConfigError, match="start is -1"):
         order.indices(-1, len(order))
-    with pytest.raises(ConfigError, match="were asked of an order"):
+    with pytest.raises(ConfigError, match=r"start is .*stop is "):
         order.indices(1, 0)
 
 
@@ -126,11 +126,11 @@ def test_weighted_epochs_differ_and_are_as_long_as_the_weights_unless_said() -> 
 @pytest.mark.parametrize(
     ("weights", "error", "message"),
     [
-        ([], DataError, "there are no weights"),
-        ([1.0, -2.0, math.nan], ConfigError, r"weight 1 is -2.0 \(2 of 3"),
-        ([1.0, math.inf], ConfigError, "weight 1 is inf"),
-        ([0.0, 0.0], ConfigError, "add up to 0.0: give at least one positive"),
-        ([1e308, 1e308], ConfigError, "add up to inf"),
+        ([], DataError, "weights are empty"),
+        ([1.0, -2.0, math.nan], ConfigError, r"weights\[1\] is -2\.0.* 2 .* 3"),
+        ([1.0, math.inf], ConfigError, r"weights\[1\] is inf"),
+        ([0.0, 0.0], ConfigError, r"sum of weights is 0\.0"),
+        ([1e308, 1e308], ConfigError, "sum of weights is inf"),
         ([[1.0], [2.0]], ConfigError, "2 dimensions"),
         (["many"], ConfigError, "not numbers"),
         (5.0, ConfigError, "not numbers"),
@@ -163,14 +163,14 @@ def generator() -> Iterator[int]:
 @pytest.mark.parametrize(
     ("indices", "n", "error", "message"),
     [
-        ([], 3, DataError, "the given order is empty"),
-        (generator(), 3, DataError, "the given order is empty"),
-        ([0, 3], 3, DataError, "holds the index 3: the data set has 3 samples, give indices from 0 to 2"),
-        ([0, -1], None, DataError, "holds the index -1"),
-        ([0.5], 3, ConfigError, "float64: give whole numbers"),
-        ([2**70], None, ConfigError, "whole numbers that fit in 64 bits"),
-        ([2**63], None, ConfigError, "whole numbers that fit in 64 bits"),
-        (["a"], None, ConfigError, "give whole numbers"),
+        ([], 3, DataError, "order is empty"),
+        (generator(), 3, DataError, "order is empty"),
+        ([0, 3], 3, DataError, "index of the order is 3; expected 0 to 2"),
+        ([0, -1], None, DataError, "index of the order is -1"),
+        ([0.5], 3, ConfigError, "float64"),
+        ([2**70], None, ConfigError, "64 bits"),
+        ([2**63], None, ConfigError, "64 bits"),
+        (["a"], None, ConfigError, "whole numbers"),
         ([True, False], None, ConfigError, r"numpy.flatnonzero\(mask\)"),
         ([[0, 1]], None, ConfigError, "2 dimensions"),
         (7, None, ConfigError, "not a sequence"),
@@ -187,17 +187,17 @@ def test_given_orders_that_cannot_work_are_refused(
 def test_an_empty_data_set_has_no_order(make) -> None:
     with pytest.raises(DataError, match="the data set is empty"):
         make(0)
-    with pytest.raises(ConfigError, match="n=-1 is too small"):
+    with pytest.raises(ConfigError, match="n is -1"):
         make(-1)
-    with pytest.raises(ConfigError, match="n='many' is of type str"):
+    with pytest.raises(ConfigError, match="n is 'many'"):
         make("many")
-    with pytest.raises(ConfigError, match="too large"):
+    with pytest.raises(ConfigError, match=f"n is {LARGEST + 1}"):
         make(LARGEST + 1)
 
 
 @pytest.mark.parametrize(("seed", "epoch"), [(-1, 0), (2**64, 0), (0.5, 0), (0, -1), (0, None)])
 def test_seeds_and_epochs_are_whole_numbers_in_range(seed: int, epoch: int) -> None:
-    with pytest.raises(ConfigError, match=r"(seed|epoch)="):
+    with pytest.raises(ConfigError, match=r"(seed|epoch) is"):
         Shuffled(3, seed=seed, epoch=epoch)
-    with pytest.raises(ConfigError, match=r"(seed|epoch)="):
+    with pytest.raises(ConfigError, match=r"(seed|epoch) is"):
         Weighted([1.0], seed=seed, epoch=epoch)

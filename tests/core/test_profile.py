@@ -163,13 +163,13 @@ def test_waiting_is_summarised_beside_the_step():
 def test_a_step_is_as_slow_as_its_slowest_replica():
     one = slowest([step(1.0, sync_s=0.5, replicas=3), step(1.5, sync_s=0.1, replicas=3), step(1.2, replicas=3)])
     assert (one.step_s, one.sync_s, one.replicas) == (1.5, 0.0, 3)
-    with pytest.raises(ConfigError, match="no replica"):
+    with pytest.raises(ConfigError, match="times is empty"):
         slowest([])
 
 
 @pytest.mark.parametrize("settings", [{"window": 2}, {"limit": 0}])
 def test_a_profile_that_could_tell_nothing_is_refused(settings):
-    with pytest.raises(ConfigError, match="tells nothing"):
+    with pytest.raises(ConfigError, match=r"window is .* and limit is"):
         Profile(**settings)
 
 

@@ -209,5 +209,5 @@ def test_the_same_points_give_the_same_fit():
     ids=["none", "zero", "nan", "infinite", "uncounted"],
 )
 def test_without_a_measured_time_there_is_nothing_to_fit(points):
-    with pytest.raises(ConfigError, match="cannot fit step times"):
+    with pytest.raises(ConfigError, match=r"points has .* measurements"):
         fit(points)

@@ -157,7 +157,7 @@ def test_a_sampler_is_told_its_epoch() -> None:
         ({"shuffle": True, "weights": [1.0] * N}, "shuffle and weights"),
         ({"order": [1], "sampler": [1]}, "order and sampler"),
         ({"weights": [1.0] * (N - 1)}, "one weight for each"),
-        ({"weights": [-1.0] + [1.0] * (N - 1)}, "at least 0"),
+        ({"weights": [-1.0] + [1.0] * (N - 1)}, r"weights\[0\] is -1\.0"),
         ({"sampler": DistributedSampler(TensorDataset(torch.arange(N)), num_replicas=2, rank=0)}, "shuffle=True"),
         ({"sampler": BatchSampler(SequentialSampler(DATA), 4, False)}, "the sampler in it"),
         ({"sampler": RandomSampler(range(N + 1))}, f"data set has {N}"),

@@ -32,16 +32,16 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 @pytest.mark.parametrize(
     ("micro", "message"),
     [
-        ("8", "micro='8' is of type str"),
+        ("8", "micro.*'8'"),
         ("auto", r"micro='auto' is of type str.*swell\.Goodput\(\.\.\., micro='auto'\)"),
         ([4, 8], r"micro=\[4, 8\] is of type list.*the tuple \(smallest, largest\)"),
-        (0, "micro=0 is too small"),
-        (True, "micro=True"),
-        (1.5, r"micro=1\.5"),
-        ((0, 4), r"micro\[0\]=0"),
-        ((None, "4"), r"micro\[1\]='4'"),
-        ((1, 2, 3), "3 entries"),
-        ((8, 4), "crosses"),
+        (0, "micro is 0"),
+        (True, "micro is True"),
+        (1.5, r"micro.*1\.5"),
+        ((0, 4), r"micro\[0\] is 0"),
+        ((None, "4"), r"micro\[1\] is '4'"),
+        ((1, 2, 3), r"micro is \(1, 2, 3\)"),
+        ((8, 4), r"micro is \(8, 4\)"),
     ],
 )
 def test_a_micro_batch_that_cannot_be_is_refused_by_the_job(micro: Any, message: str) -> None:
@@ -55,7 +55,7 @@ def test_a_micro_batch_is_a_number_or_a_pair_of_bounds(micro: Any) -> None:
 
 
 def test_a_rule_that_is_not_known_is_refused_by_the_job() -> None:
-    with pytest.raises(ConfigError, match=r"'adscale' is not a rule\. Expected 'auto'.*'adascale'"):
+    with pytest.raises(ConfigError, match=r"rule is 'adscale'.*'auto'.*'adascale'"):
         swell.Job(batch=8, rule="adscale")
 
 
@@ -65,8 +65,8 @@ def test_a_rule_that_is_not_known_is_refused_by_the_job() -> None:
         ({"save": "5m"}, r"save='5m' was given; expected the seconds.*save=300"),
         ({"save": True}, "save=True was given"),
         ({"save": 0}, "save=0 was given; expected .* above 0"),
-        ({"keep": 0}, "keep=0 is too small"),
-        ({"keep": "3"}, "keep='3' is of type str"),
+        ({"keep": 0}, "keep is 0"),
+        ({"keep": "3"}, "keep is '3'"),
         ({"run_dir": 5}, "run_dir=5 is of type int; expected the path"),
         ({"device": "gpu"}, "device='gpu' is not one that torch knows; expected 'auto', 'cpu', 'cuda'"),
         ({"device": None}, "device=None is not one"),
@@ -182,7 +182,7 @@ def test_gradients_are_clipped_by_any_number_above_zero_or_a_function(clip: Any)
 
 @pytest.mark.parametrize("batch", [swell.Goodput(8, max=64), swell.Clamp(swell.NoiseScale(8, max=64), high=32)])
 def test_a_policy_that_waits_for_the_noise_is_refused_where_none_is_measured(batch: Any) -> None:
-    with pytest.raises(ConfigError, match="statistics=False measures no gradient noise"):
+    with pytest.raises(ConfigError, match="statistics is False"):
         swell.Job(batch=batch, statistics=False)
 
 

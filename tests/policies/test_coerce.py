@@ -112,7 +112,7 @@ class Oddly:
 @pytest.mark.parametrize(
     ("thing", "base", "message"),
     [
-        (0, None, "batch is 0; expected a whole number of samples"),
+        (0, None, "batch is 0"),
         (-4, None, "batch is -4"),
         (True, None, "batch is True"),
         (64.0, None, r"batch is 64\.0"),
@@ -120,19 +120,19 @@ class Oddly:
         (np.bool_(True), None, "batch is"),
         (64, 0, "base is 0"),
         (64, 2.5, r"base is 2\.5"),
-        (None, None, "batch is None; expected a whole number, a policy such as"),
-        ("goodput", None, "batch is 'goodput'; expected"),
-        ({"base": 64}, None, "batch is {'base': 64}; expected"),
-        (doubling, None, r"base batch is not known.*doubling.*Give base=64"),
-        (Baseless, None, "base batch is not known"),
-        (Baseless(), None, "base batch is not known"),
-        (lambda: 64, 64, "cannot be asked for a batch.*def choose"),
-        (lambda seen, more: 64, 64, "cannot be asked for a batch"),
-        (Halving(), 64, "base is 64 and the policy's own base is 1024.*Leave one of them out"),
+        (None, None, "batch is None"),
+        ("goodput", None, "batch is 'goodput'"),
+        ({"base": 64}, None, "batch is {'base': 64}"),
+        (doubling, None, r"base is None.*doubling.*base=64"),
+        (Baseless, None, "base is None"),
+        (Baseless(), None, "base is None"),
+        (lambda: 64, 64, "batch is .*lambda.*def choose"),
+        (lambda seen, more: 64, 64, "batch is .*lambda"),
+        (Halving(), 64, "base is 64 and the policy's own base is 1024"),
         (Fixed(64), 32, "base is 32 and the policy's own base is 64"),
-        (Needy, 64, r"Needy cannot be made without arguments.*batch=Needy\(\.\.\.\)"),
-        (Wordless, 64, "the class Wordless has no method `batch`"),
-        (Wordless(), 64, "expected a whole number, a policy"),
+        (Needy, 64, r"Needy.*arguments.*batch=Needy\(\.\.\.\)"),
+        (Wordless, 64, "class Wordless.*`batch`"),
+        (Wordless(), 64, "batch is .*Wordless"),
         (Oddly(), None, r"Oddly\.base is '64'"),
     ],
 )
@@ -144,9 +144,7 @@ def test_what_is_no_policy_is_refused_with_what_would_be_one(thing, base, messag
 @pytest.mark.parametrize("answer", [0, -1, 1.0, 64.5, True, None, "64", np.float64(3), float("nan"), [64]], ids=repr)
 def test_an_answer_that_is_no_batch_names_the_policy_the_answer_and_the_step(answer):
     policy = as_policy(lambda seen: answer, base=64)
-    with pytest.raises(
-        ConfigError, match=r"UserPolicy\(.*base=64\) chose the global batch .* at step 10; .*max\(1, round"
-    ):
+    with pytest.raises(ConfigError, match=r"UserPolicy\(.*base=64\) chose the global batch .* at step 10; "):
         checked_batch(policy, seen(step=10))
 
 

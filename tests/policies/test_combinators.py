@@ -143,7 +143,7 @@ def test_combinators_nest_and_the_outermost_has_the_last_word(wanted, seen):
     [
         (lambda: Clamp(Fixed(64), low=0), "low is 0"),
         (lambda: Clamp(Fixed(64), high=0), "high is 0"),
-        (lambda: Clamp(Fixed(64), low=10, high=5), r"low is 10 and high is 5.*Swap them"),
+        (lambda: Clamp(Fixed(64), low=10, high=5), "low is 10 and high is 5"),
         (lambda: Hysteresis(Fixed(64), change=-0.1), "change is -0.1"),
         (lambda: Hysteresis(Fixed(64), change=float("nan")), "change is nan"),
         (lambda: Dwell(Fixed(64), samples=0), "samples is 0"),

@@ -85,18 +85,18 @@ def test_a_policy_without_max_is_read_back_from_its_text(policy):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"base": 32}, r"max is not given and micro='auto' bounds nothing.* for example max=512, or bounds"),
-        ({"base": 32, "micro": None}, r"max is not given and micro=None bounds nothing"),
-        ({"base": 32, "max": 40, "micro": 64}, r"base=32, max=40 and micro=\(64, 64\) leave no batch in any world"),
-        ({"base": 33, "max": 40, "micro": 30}, r"Raise the largest batch to 60 or more, or widen"),
-        ({"base": 32, "max": 40, "micro": (100, 200)}, r"lower the smallest micro-batch to 40 or less"),
-        ({"base": 32, "max": "512"}, r"max is '512'; expected a whole number .* for example max=512\."),
-        ({"base": 32, "max": 512.0}, r"for example max=512\."),
-        ({"base": 32, "max": "large"}, r"for example max=512\."),
-        ({"base": 32, "max": 0}, r"for example max=512\."),
-        ({"base": 32, "max": 64, "hysteresis": "a"}, r"hysteresis is 'a'; .* for example hysteresis=0\.03\."),
-        ({"base": 32, "max": 64, "shrink": "no"}, r"shrink is 'no'; expected True or False"),
-        ({"base": 32, "max": 64, "monotone": 3}, r"monotone is 3; expected True or False"),
+        ({"base": 32}, r"max is None and micro is 'auto'.* max=512"),
+        ({"base": 32, "micro": None}, "max is None and micro is None"),
+        ({"base": 32, "max": 40, "micro": 64}, r"base is 32, max is 40 and micro is \(64, 64\)"),
+        ({"base": 33, "max": 40, "micro": 30}, "largest batch to 60 or more"),
+        ({"base": 32, "max": 40, "micro": (100, 200)}, "smallest micro-batch to 40 or less"),
+        ({"base": 32, "max": "512"}, r"max is '512'.* example 512\."),
+        ({"base": 32, "max": 512.0}, r"max is 512\.0.* example 512\."),
+        ({"base": 32, "max": "large"}, r"max is 'large'.* example 512\."),
+        ({"base": 32, "max": 0}, r"max is 0.* example 512\."),
+        ({"base": 32, "max": 64, "hysteresis": "a"}, r"hysteresis is 'a'; .* 0\.03\."),
+        ({"base": 32, "max": 64, "shrink": "no"}, "shrink is 'no'"),
+        ({"base": 32, "max": 64, "monotone": 3}, "monotone is 3"),
     ],
     ids=str,
 )
@@ -107,5 +107,5 @@ def test_settings_that_no_world_satisfies_are_refused_with_how_to_mend_them(argu
 
 
 def test_a_world_that_is_ruled_out_is_refused_in_words_of_the_bounds_that_were_given():
-    with pytest.raises(PlanError, match="lower the smallest micro-batch to 90 or less, or run on at most 10 replicas"):
+    with pytest.raises(PlanError, match=r"smallest micro-batch to 90 or less.* at most 10 replicas"):
         Goodput(128, max=1000, micro=(100, 500)).batch(seen(replicas=11, resized=True))

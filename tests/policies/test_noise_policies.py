@@ -90,12 +90,12 @@ def test_no_observation_leads_out_of_the_bounds(seen, base, room):
     [
         (lambda: NoiseScale(base=0, max=64), "base is 0"),
         (lambda: NoiseScale(base=64, max=2.5), "max is 2.5"),  # pyright: ignore[reportArgumentType]
-        (lambda: NoiseScale(base=64, max=32), r"max is 32, below base = 64.*Raise max to 64"),
-        (lambda: NoiseScale(base=64, max=128, min=256), "max is 128, below min = 256"),
+        (lambda: NoiseScale(base=64, max=32), r"max is 32 and base is 64.* 64"),
+        (lambda: NoiseScale(base=64, max=128, min=256), "max is 128 and min is 256"),
         (lambda: NoiseScale(base=64, max=128, min=0), "min is 0"),
         (lambda: NoiseScale(base=64, max=128, factor=0), "factor is 0"),
         (lambda: NoiseScale(base=64, max=128, factor=math.nan), "factor is nan"),
-        (lambda: NormTest(base=64, max=32), r"max is 32, below base = 64"),
+        (lambda: NormTest(base=64, max=32), "max is 32 and base is 64"),
         (lambda: NormTest(base=64, max=128, eta=0), "eta is 0"),
         (lambda: NormTest(base=64, max=128, eta=-1), "eta is -1"),
         (lambda: NormTest(base=True, max=128), "base is True"),

@@ -47,5 +47,5 @@ def test_fields_of_a_newer_version_are_left_out_and_defaults_fill_in():
 
 @pytest.mark.parametrize("fields", [{}, {"step": 1}, {**observation_to_dict(seen()), "noise": 3}, None, [1]], ids=str)
 def test_what_is_no_observation_is_refused(fields):
-    with pytest.raises(ConfigError, match="not an observation"):
+    with pytest.raises(ConfigError, match="observation is"):
         observation_from_dict(fields)

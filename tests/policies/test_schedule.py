@@ -62,9 +62,9 @@ def test_whole_epochs_need_no_length_of_an_epoch():
 
 
 def test_parts_of_an_epoch_of_unknown_length_are_an_error_that_says_what_to_use():
-    with pytest.raises(ConfigError, match=r"no length.*unit='samples'"):
+    with pytest.raises(ConfigError, match=r"unit is 'epochs'.*no length.*unit='samples'"):
         Schedule([(0, 64), (1.5, 128)], unit="epochs").batch(seen(epoch_size=None))
-    with pytest.raises(ConfigError, match=r"no length.*unit='samples'"):
+    with pytest.raises(ConfigError, match=r"unit is 'epochs'.*no length.*unit='samples'"):
         Ramp(64, 128, over=2, unit="epochs").batch(seen(epoch_size=None))
 
 
@@ -80,25 +80,25 @@ def test_a_fraction_of_a_run_that_progress_ends_is_one_of_its_progress():
     "policy", [Schedule([(0, 64), (0.5, 128)], unit="fraction"), Ramp(64, 128, over=0.5, unit="fraction")]
 )
 def test_a_fraction_of_a_run_without_an_end_is_an_error_that_says_what_to_use(policy):
-    with pytest.raises(ConfigError, match=r"how long the run is.*unit='samples' or unit='epochs'"):
+    with pytest.raises(ConfigError, match=r"unit is 'fraction'.*unit='samples' or unit='epochs'"):
         policy.batch(seen(total_samples=None))
 
 
 @pytest.mark.parametrize(
     ("points", "message"),
     [
-        ([], "the schedule is"),
-        (5, "list of pairs"),
-        ([(10, 64)], "begins at 10"),
-        ([(0, 64), (10, 64), (10, 128)], "expected them to rise"),
-        ([(0, 64), (10, 64), (5, 128)], "expected them to rise"),
+        ([], "points is"),
+        (5, "points is 5"),
+        ([(10, 64)], r"points\[0\]\[0\] is 10"),
+        ([(0, 64), (10, 64), (10, 128)], r"points\[2\]\[0\] is 10"),
+        ([(0, 64), (10, 64), (5, 128)], r"points\[2\]\[0\] is 5"),
         ([(0, 64), (-1, 64)], r"points\[1\]\[0\] is -1"),
         ([(0, 64), (float("nan"), 64)], r"points\[1\]\[0\] is nan"),
         ([(0, 64.0)], r"points\[0\]\[1\] is 64.0"),
         ([(0, 0)], r"points\[0\]\[1\] is 0"),
-        ([64, 128], r"points\[0\] is 64; expected a pair"),
-        ([(0, 64, 1)], r"points\[0\] is \(0, 64, 1\); expected a pair"),
-        ({0: 64}, r"points\[0\] is 0; expected a pair"),
+        ([64, 128], r"points\[0\] is 64"),
+        ([(0, 64, 1)], r"points\[0\] is \(0, 64, 1\)"),
+        ({0: 64}, r"points\[0\] is 0"),
     ],
 )
 def test_a_table_that_is_no_schedule_is_refused(points, message):
@@ -107,12 +107,12 @@ def test_a_table_that_is_no_schedule_is_refused(points, message):
 
 
 def test_points_past_the_run_and_unknown_units_are_refused():
-    with pytest.raises(ConfigError, match="between 0 and 1"):
+    with pytest.raises(ConfigError, match=r"is [0-9.]+; .*0 to 1"):
         Schedule([(0, 64), (1.5, 128)], unit="fraction")
-    with pytest.raises(ConfigError, match="between 0 and 1"):
+    with pytest.raises(ConfigError, match=r"is [0-9.]+; .*0 to 1"):
         Ramp(64, 128, over=2, unit="fraction")
     for make in (lambda unit: Schedule([(0, 64)], unit=unit), lambda unit: Ramp(64, 128, over=1, unit=unit)):
-        with pytest.raises(ConfigError, match=r"unit is 'steps'; expected one of 'samples', 'epochs', 'fraction'"):
+        with pytest.raises(ConfigError, match=r"unit is 'steps'.*'samples', 'epochs', 'fraction'"):
             make("steps")
 
 
@@ -171,8 +171,8 @@ def test_the_base_is_the_first_size_unless_it_is_given(seen):
         ({"over": 0}, "over is 0"),
         ({"over": float("inf")}, "over is inf"),
         ({"multiple": 0}, "multiple is 0"),
-        ({"multiple": 48}, r"start is 64, which is no multiple of 48.*Give start=48"),
-        ({"start": 96, "multiple": 48}, r"end is 128, which is no multiple of 48.*Give end=144"),
+        ({"multiple": 48}, r"start is 64.*multiple of 48.*start=48"),
+        ({"start": 96, "multiple": 48}, r"end is 128.*multiple of 48.*end=144"),
         ({"kind": "cubic"}, "kind is 'cubic'"),
         ({"base": 0}, "base is 0"),
     ],

@@ -130,17 +130,17 @@ def test_a_users_rule_keeps_saying_which_moments_it_looks_at() -> None:
 
 @pytest.mark.parametrize("given", ["quadratic", 3, None, "", [Linear()]])
 def test_what_is_not_a_rule_is_told_what_could_be(given: object) -> None:
-    with pytest.raises(ConfigError, match=r"'auto', one of 'constant'.*'adam-sde'.*f\(scale\)"):
+    with pytest.raises(ConfigError, match=r"rule is .*'auto'.*'constant'.*'adam-sde'.*f\(scale\)"):
         as_rule(given)
 
 
 def test_a_class_where_an_instance_belongs_is_recognised() -> None:
-    with pytest.raises(ConfigError, match=r"Write AdaScale\(\)"):
+    with pytest.raises(ConfigError, match=r"rule is .*AdaScale\(\)"):
         as_rule(AdaScale)
 
 
 def test_auto_is_resolved_with_the_optimizers_name() -> None:
-    with pytest.raises(ConfigError, match="depends on the optimizer"):
+    with pytest.raises(ConfigError, match="rule is 'auto'"):
         as_rule("auto")
 
 
@@ -148,7 +148,7 @@ def test_auto_is_resolved_with_the_optimizers_name() -> None:
     "function", [lambda: 1.0, lambda scale, other: 1.0, lambda scale, *, other: 1.0, lambda *a: 1.0]
 )
 def test_a_function_of_another_number_of_arguments_is_refused(function: object) -> None:
-    with pytest.raises(ConfigError, match="one argument"):
+    with pytest.raises(ConfigError, match=r"rule is .*lambda"):
         as_rule(function)
 
 

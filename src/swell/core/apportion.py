@@ -8,12 +8,12 @@ from fractions import Fraction
 
 
 def apportion(total: int, weights: Sequence[float], *, at_least: int = 0) -> list[int]:
-    """``total`` split in proportion to ``weights`` by largest remainder, nobody getting less than ``at_least``.
+    """``total`` split in proportion to ``weights`` by largest remainder, at least ``at_least`` for each receiver.
 
-    Receiver ``r`` is due ``total * weights[r] / sum(weights)`` and gets it rounded down; what is then left goes, one
-    each, to the largest fractions cut off, the first receiver first among equals. Whoever would get less than
-    ``at_least`` gets that, and the others share the rest by the same rule. All arithmetic is exact, so every process
-    comes to the same numbers. Needs positive finite weights and ``total >= at_least * len(weights)``.
+    Receiver ``r`` gets ``total * weights[r] / sum(weights)``, rounded down. The rest goes, one each, to the receivers
+    with the largest fractions cut off; among equals the first one wins. A receiver that would get less than
+    ``at_least`` gets ``at_least``, and the others share the rest by the same rule. All arithmetic is exact, so every
+    process computes the same numbers. Needs positive finite weights and ``total >= at_least * len(weights)``.
 
     >>> apportion(256, [1, 1, 1])
     [86, 85, 85]
@@ -51,7 +51,7 @@ def _largest_remainder(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def _as_integers(weights: Sequence[float]) -> list[int]:
-    """The same proportions in integers: a float is a fraction with a power of two below the line."""
+    """The same proportions in integers: a float is a fraction whose denominator is a power of two."""
     fractions = [Fraction(weight) for weight in weights]
     denominator = math.lcm(*(fraction.denominator for fraction in fractions))
     return [int(fraction * denominator) for fraction in fractions]

@@ -28,7 +28,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(Event, kind="run"):
-    """A process group began to work on the run, from its start or from a checkpoint."""
+    """A process group started to work on the run, from its start or from a checkpoint."""
 
     version: str
     replicas: int
@@ -36,12 +36,12 @@ class RunStarted(Event, kind="run"):
     policy: str
     rule: str
     seed: int
-    samples: int  # committed before, on a resume
+    samples: int  # committed before, after a resume
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnded(Event, kind="run_end"):
-    """The run left its loop: it reached its end, was asked to stop, or gave up."""
+    """The run left its loop: it finished, was asked to stop, or gave up."""
 
     step: int
     samples: int
@@ -50,14 +50,14 @@ class RunEnded(Event, kind="run_end"):
 
 @dataclass(frozen=True, kw_only=True)
 class EpochStarted(Event, kind="epoch_begin"):
-    """A pass over the data begins or, after a resume, goes on; what is known of the whole run is said here."""
+    """A pass over the data starts or, after a resume, continues; the known lengths of the run are here."""
 
     epoch: int
     samples: int  # committed so far, over all epochs
     epoch_size: int | None = None  # samples of one epoch; None for a stream of unknown length
     epochs: int | None = None  # how many the user asked for
     total_samples: int | None = None  # of the whole run
-    total_progress: float | None = None  # base steps after which the run ends, where progress ends it
+    total_progress: float | None = None  # base steps after which the run ends, if progress ends it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,26 +84,26 @@ class Stepped(Event, kind="step"):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchChanged(Event, kind="batch"):
-    """A policy chose another global batch, or other micro-batches; ``seen`` is what it chose by, for replay."""
+    """A policy chose another global batch, or other micro-batches; ``seen`` is its observation, for replay."""
 
     step: int
     before: int
     after: int
     policy: str
     seen: dict[str, Any]
-    micro_before: int | None = None  # of policies that choose the micro-batch as well
+    micro_before: int | None = None  # for policies that choose the micro-batch too
     micro_after: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepSkipped(Event, kind="skip"):
-    """A step was not taken: an overflow under a gradient scaler, a loss that was not finite, a lost peer."""
+    """A step was not taken, because of a gradient scaler's overflow, a loss that was not finite, or a lost peer."""
 
     step: int
     reason: str
-    samples: int  # how many the step held
-    redone: bool  # whether its samples come again; otherwise they are passed over
-    max_micro: int | None = None  # the largest micro-batch it is done again in, where memory ran out
+    samples: int  # of the step
+    redone: bool  # whether its samples come again; otherwise they are skipped
+    max_micro: int | None = None  # the largest micro-batch when it is done again, if memory ran out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,16 +158,16 @@ class Faulted(Event, kind="fault"):
 
 @dataclass(frozen=True, kw_only=True)
 class Hinted(Event, kind="hint"):
-    """What other worlds would bring, for a cluster scheduler."""
+    """The speedup that other worlds would bring, for a cluster scheduler."""
 
     step: int
     speedup: dict[str, float]  # replicas -> goodput relative to now
-    errors: dict[str, float] = field(default_factory=dict)  # replicas -> how far, relatively, that may be off
+    errors: dict[str, float] = field(default_factory=dict)  # replicas -> relative error of that
 
 
 @dataclass(frozen=True, kw_only=True)
 class Warned(Event, kind="warning"):
-    """Something the user should know, said once."""
+    """Something the user should know, reported once."""
 
     message: str
 
@@ -175,7 +175,7 @@ class Warned(Event, kind="warning"):
 def to_json(event: Event) -> str:
     """One line of JSON; numbers that are not finite are written as strings, so any reader can parse it.
 
-    Numbers of numpy or torch become plain ones, tuples become lists; what JSON has no form for becomes its ``str``.
+    Numbers of numpy or torch become plain ones, tuples become lists, and other values that JSON lacks become text.
 
     >>> to_json(Warned(time=0.0, message="slow disk"))
     '{"event": "warning", "time": 0.0, "message": "slow disk"}'
@@ -185,7 +185,7 @@ def to_json(event: Event) -> str:
 
 
 def from_json(line: str) -> Event:
-    """The event a line was written from: lists come back as tuples, and unknown fields of a newer version are left out.
+    """The event that a line was written from; lists return as tuples, unknown fields of a newer version are ignored.
 
     >>> from_json('{"event": "warning", "time": 0.0, "message": "slow disk"}')
     Warned(time=0.0, message='slow disk')
@@ -196,15 +196,16 @@ def from_json(line: str) -> Event:
         types = {f.name: f.type for f in dataclasses.fields(cls)}
         return cls(
             **{
-                name: value if types[name] in ("str", str) else _restore(value)  # a message "NaN" is no number
+                name: value if types[name] in ("str", str) else _restore(value)  # a message "NaN" is not a number
                 for name, value in record.items()
                 if name in types
             }
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"not an event: {line[:80]!r} ({error}). Expected one JSON object a line with a known 'event' kind "
-            f"({', '.join(sorted(_KINDS))}); the file may be torn at its end or of a newer version."
+            f"the event is {line[:80]!r} ({error}); expected a JSON object with a known 'event' kind "
+            f"({', '.join(sorted(_KINDS))}). If it is the last line, remove it: it was cut off. Otherwise read the log "
+            "with a newer version of swell."
         ) from error
 
 
@@ -212,7 +213,7 @@ _NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 
 def _plain(value: Any) -> Any:
-    if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of numpy's, torch's or jax's
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of numpy, torch or jax
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

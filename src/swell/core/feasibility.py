@@ -1,12 +1,12 @@
 r"""Which global batches fit on which replicas, within bounds on the micro-batch.
 
-A batch ``B`` can be laid out on ``R`` replicas if there is a number ``K >= R`` of micro-batches (each replica computes
-at least one) with
+A batch ``B`` can be laid out on ``R`` replicas if some number ``K >= R`` of micro-batches (each replica computes at
+least one) satisfies
 
 .. math:: K \cdot m_{min} \le B \le K \cdot m_{max}
 
-or, where all micro-batches must have one size ``m`` within these bounds, with ``K * m = B``. The number of replicas
-enters only as ``R <= K``: whatever fits on ``R`` replicas fits on fewer. All searches take ``O(sqrt(B))`` steps or
+or, if all micro-batches must have one size ``m`` within these bounds, ``K * m = B``. The number of replicas appears
+only in ``R <= K``, so a batch that fits on ``R`` replicas fits on fewer. All searches take ``O(sqrt(B))`` steps or
 fewer.
 """
 
@@ -23,7 +23,7 @@ from swell.errors import ConfigError, PlanError
 
 @dataclass(frozen=True, slots=True)
 class MicroBounds:
-    """Sizes a micro-batch may have, in samples, both ends included; ``constant`` asks for one size in a whole step."""
+    """Sizes a micro-batch may have, in samples, both ends included; ``constant`` requires one size in a whole step."""
 
     low: int = 1
     high: int = sys.maxsize
@@ -31,12 +31,12 @@ class MicroBounds:
 
     @classmethod
     def of(cls, *, min_micro: int | None, max_micro: int | None, constant_micro: bool) -> MicroBounds:
-        """The bounds as a user gives them, checked; ``ConfigError`` where they cross."""
+        """The bounds that a user gives; ``ConfigError`` if they cross."""
         low = 1 if min_micro is None else whole_number(min_micro, name="min_micro")
         high = sys.maxsize if max_micro is None else whole_number(max_micro, name="max_micro")
         if low > high:
             raise ConfigError(
-                f"min_micro={low} is larger than max_micro={high}: no micro-batch has both. Lower min_micro to "
+                f"min_micro is {low} and max_micro is {high}; expected bounds that do not cross. Lower min_micro to "
                 f"{high} or less, or raise max_micro to {low} or more."
             )
         return cls(low=low, high=high, constant=bool(constant_micro))
@@ -61,9 +61,9 @@ def feasible_replicas(
     constant_micro: bool = False,
     max_batch: int | None = None,
 ) -> list[int]:
-    """Those of the replica counts ``among`` on which ``global_batch`` samples can be laid out, in the order given.
+    """The replica counts in ``among`` on which ``global_batch`` samples can be laid out, in the same order.
 
-    With ``max_batch`` the batch may move: a count is listed if any batch from ``global_batch`` to ``max_batch`` fits.
+    With ``max_batch`` a count is listed if any batch from ``global_batch`` to ``max_batch`` fits.
 
     >>> feasible_replicas(256, among=range(1, 9), max_micro=64, min_micro=48)
     [1, 2, 3, 4, 5]
@@ -87,7 +87,7 @@ def batch_bounds(
 ) -> tuple[int, int]:
     """The smallest and the largest batch from ``min_batch`` to ``max_batch`` that fit on these replicas.
 
-    Not every batch between the two need fit. Raises ``PlanError``, with the numbers to change, where none does.
+    Not every batch between the two must fit. Raises ``PlanError``, with the numbers to change, if none fits.
 
     >>> batch_bounds(8, min_batch=128, max_batch=1000, min_micro=100)
     (800, 1000)
@@ -130,7 +130,7 @@ def nearest_batches(
     min_micro: int | None = None,
     constant_micro: bool = False,
 ) -> tuple[int | None, int]:
-    """The largest batch up to ``global_batch`` that fits, ``None`` where there is none, and the smallest from it on.
+    """The largest batch that fits up to ``global_batch`` (``None`` without one), and the smallest from there on.
 
     >>> nearest_batches(1000, 3, min_micro=64, max_micro=64)
     (960, 1024)
@@ -144,7 +144,7 @@ def nearest_batches(
 
 
 def require_fit(global_batch: int, replicas: int, bounds: MicroBounds) -> None:
-    """Raise the ``PlanError`` that says which number to change, unless the batch can be laid out."""
+    """Raise ``PlanError``, with the numbers to change, unless the batch can be laid out."""
     most = most_micro_batches(global_batch, global_batch, bounds)
     if most >= replicas:
         return
@@ -169,7 +169,7 @@ def require_fit(global_batch: int, replicas: int, bounds: MicroBounds) -> None:
 
 
 def most_micro_batches(lowest: int, highest: int, bounds: MicroBounds) -> int:
-    """The most micro-batches in which any batch from ``lowest`` to ``highest`` can be laid out; 0 where none can."""
+    """The most micro-batches into which any batch from ``lowest`` to ``highest`` can be cut; 0 if none can."""
     low, high = bounds.low, bounds.high
     if not bounds.constant:
         most = highest // low
@@ -187,7 +187,7 @@ def most_micro_batches(lowest: int, highest: int, bounds: MicroBounds) -> int:
 
 
 def batch_at_most(limit: int, replicas: int, bounds: MicroBounds) -> int | None:
-    """The largest batch up to ``limit`` that fits; ``None`` where there is none."""
+    """The largest batch up to ``limit`` that fits; ``None`` without one."""
     low, high = bounds.low, bounds.high
     if limit < replicas * low:
         return None
@@ -205,7 +205,7 @@ def batch_at_most(limit: int, replicas: int, bounds: MicroBounds) -> int | None:
 
 
 def batch_at_least(limit: int, replicas: int, bounds: MicroBounds) -> int:
-    """The smallest batch from ``limit`` on that fits; there always is one."""
+    """The smallest batch from ``limit`` on that fits; there is always one."""
     low, high = bounds.low, bounds.high
     if not bounds.constant:
         return max(limit, max(replicas, -(-limit // high)) * low)
@@ -238,7 +238,7 @@ def _batches(lowest: int, highest: int) -> tuple[int, int]:
     highest = whole_number(highest, name="max_batch")
     if lowest > highest:
         raise ConfigError(
-            f"the smallest batch, {lowest}, is larger than max_batch={highest}: raise max_batch to {lowest} or more, "
-            f"or lower the batch to {highest} or less."
+            f"the smallest batch is {lowest} and max_batch is {highest}; expected bounds that do not cross. Raise "
+            f"max_batch to {lowest} or more, or lower the batch to {highest} or less."
         )
     return lowest, highest

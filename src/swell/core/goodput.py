@@ -17,8 +17,8 @@ from swell.core.throughput import Fit
 from swell.core.types import Layout
 from swell.errors import PlanError
 
-_PER_OCTAVE = 2  # batches tried between one and its double; near its top, goodput is flat enough for that
-_FINER = (1, 2, 3, 4, 6, 8)  # multiples of the least accumulation that are tried
+_PER_OCTAVE = 2  # batches between one and its double; goodput is flat enough near its maximum for that
+_FINER = (1, 2, 3, 4, 6, 8)  # multiples of the least accumulation to consider
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,14 +33,14 @@ class Candidates:
         return len(self.global_batch)
 
     def layout(self, index: int) -> Layout:
-        """The element as the value a policy hands over."""
+        """The element as the value that a policy returns."""
         return Layout(global_batch=int(self.global_batch[index]), micro_batch=int(self.micro_batch[index]))
 
 
 def goodput(
     batch: np.ndarray | float, time: np.ndarray | float, base: float, noise_scale: np.ndarray | float
 ) -> np.ndarray:
-    r"""Samples a second, each counted by what it is worth next to one at the base batch; the arguments are broadcast.
+    r"""Samples per second, each weighted by its worth relative to one at the base batch; arguments are broadcast.
 
     .. math:: \mathrm{goodput}(B) = \frac{B}{T} \cdot \mathrm{EFF}(B), \qquad
               \mathrm{EFF}(B) = \frac{\varphi + B_0}{\varphi + B}
@@ -58,7 +58,7 @@ def goodput(
 
 
 def best(value: np.ndarray) -> int:
-    """Index of the highest value; of equals the first, which among candidates is the smallest batch.
+    """Index of the highest value; among equals the first, which is the smallest batch of candidates.
 
     >>> best(np.array([1.0, 3.0, 2.0, 3.0]))
     1
@@ -76,17 +76,17 @@ def candidates(
     shrink: bool = False,
     capacity: tuple[float, ...] = (),
 ) -> Candidates:
-    """Layouts of batches from ``base`` to ``max_batch`` on these replicas, two or more to each doubling.
+    """Layouts of batches from ``base`` to ``max_batch`` on these replicas, two or more for each doubling.
 
-    Each can be planned exactly as it stands; no batch is above ``max_batch``, no micro-batch outside ``micro`` (both
-    ends included). Apart from the ends, shares are equal and micro-batches are 2 or 3 times a power of two: sizes that
-    machines like, and few, since a size costs time when it is first met (kernels are chosen, graphs compiled); the half
-    of one, which a step split for measuring has, is one of them. ``capacity``, the relative speed of each replica,
-    makes shares uneven. With ``shrink`` batches begin at the smallest that fits. Raises ``PlanError``, which says what
-    to change, where none fits.
+    Each can be planned exactly. No batch is above ``max_batch``, no micro-batch outside ``micro`` (both ends included).
+    Apart from the ends, shares are equal and micro-batches are 2 or 3 times a power of two. Machines compute these
+    sizes well, and they are few: a new size costs time at first, because kernels are chosen and graphs compiled. Half
+    of such a size, which a step split for measuring has, is such a size too. ``capacity``, the relative speed of each
+    replica, makes shares uneven. With ``shrink`` batches start at the smallest that fits. Raises ``PlanError``, with
+    the numbers to change, if none fits.
 
-    >>> found = candidates(replicas=2, base=128, max_batch=256, micro=(32, 64))
-    >>> list(zip(found.global_batch.tolist(), found.micro_batch.tolist(), found.accumulation.tolist()))[:4]
+    >>> some = candidates(replicas=2, base=128, max_batch=256, micro=(32, 64))
+    >>> list(zip(some.global_batch.tolist(), some.micro_batch.tolist(), some.accumulation.tolist()))[:4]
     [(128, 64, 1), (128, 32, 2), (192, 48, 2), (256, 64, 2)]
     """
     low, high = micro if micro is not None else (1, max_batch)
@@ -95,26 +95,27 @@ def candidates(
     whole = replicas * high  # full micro-batches on all replicas
     exact = {first, last} | ({base} if first <= base <= last and _fits(base, replicas, low, high) else set())
     exact |= {whole * count for count in _geometric(-(-first // whole), last // whole)}
-    found = {layout for batch in exact for layout in _planned(batch, replicas, low, high, capacity)}
+    options = {layout for batch in exact for layout in _planned(batch, replicas, low, high, capacity)}
     for batch in _geometric(first, last):
         for accumulation in _accumulations(-(-batch // replicas), low, high):
-            size = min(high, max(low, _likable(batch // (replicas * accumulation))))
+            size = min(high, max(low, _fast_size(batch // (replicas * accumulation))))
             even = replicas * size * accumulation
             if first <= even <= last:
-                found.add((even, size, accumulation) if not capacity else _layout(even, replicas, low, size, capacity))
-    return _sorted(found)
+                option = (even, size, accumulation)
+                options.add(_layout(even, replicas, low, size, capacity) if capacity else option)
+    return _sorted(options)
 
 
 @lru_cache(maxsize=256)
 def layouts(
     batch: int, *, replicas: int, micro: tuple[int, int] | None = None, capacity: tuple[float, ...] = ()
 ) -> Candidates:
-    """The ways to lay out exactly this batch: with the least accumulation, and with more of smaller micro-batches.
+    """The ways to lay out exactly this batch: with the least accumulation, and with more and smaller micro-batches.
 
-    Raises ``PlanError``, which says what to change, where there is none.
+    Raises ``PlanError``, with the numbers to change, if there is none.
 
-    >>> found = layouts(128, replicas=2, micro=(16, 64))
-    >>> found.micro_batch.tolist(), found.accumulation.tolist()
+    >>> ways = layouts(128, replicas=2, micro=(16, 64))
+    >>> ways.micro_batch.tolist(), ways.accumulation.tolist()
     ([64, 32, 22, 16], [1, 2, 3, 4])
     """
     low, high = micro if micro is not None else (1, batch)
@@ -123,10 +124,10 @@ def layouts(
 
 
 class Outlook(NamedTuple):
-    """What another world would bring."""
+    """The speedup that another world would bring."""
 
-    speedup: float  # goodput relative to now; 0 where no batch fits
-    error: float  # relative error to expect of it, one standard deviation
+    speedup: float  # goodput relative to now; 0 if no batch fits
+    error: float  # its relative error, one standard deviation
 
 
 def outlook(
@@ -140,34 +141,37 @@ def outlook(
     micro: tuple[int, int] | None = None,
     shrink: bool = False,
 ) -> dict[int, Outlook]:
-    """The best goodput on each number of replicas, relative to the best on the world of ``now``: (replicas, nodes).
+    """The best goodput on each number of replicas, relative to the best in the world of ``now``: (replicas, nodes).
 
-    ``max_batch`` says how large a batch may be on how many replicas; a world on which none fits has 0. Other worlds are
-    taken to be as densely packed on their nodes as the present one; where that is one node, so are they. The error is
-    that of the step time predicted there. Raises ``PlanError`` where nothing fits on the present world.
+    ``max_batch`` returns the largest batch for a number of replicas; a world in which no batch fits has speedup 0.
+    Other worlds are assumed to have as many replicas per node as the present one, or one node if that has one. The
+    error is that of the step time predicted there. Raises ``PlanError`` if no batch fits in the present world.
     """
     packed = -(-now[0] // now[1]) if now[1] > 1 else sys.maxsize
 
     def highest(count: int) -> tuple[float, float]:
-        found = candidates(replicas=count, base=base, max_batch=max_batch(count), micro=micro, shrink=shrink)
-        predicted = fit.predict(
-            replicas=count, nodes=-(-count // packed), micro_batch=found.micro_batch, accumulation=found.accumulation
+        options = candidates(replicas=count, base=base, max_batch=max_batch(count), micro=micro, shrink=shrink)
+        times = fit.predict(
+            replicas=count,
+            nodes=-(-count // packed),
+            micro_batch=options.micro_batch,
+            accumulation=options.accumulation,
         )
-        value = goodput(found.global_batch, predicted.step_s, base, noise_scale)
-        return float(value.max()), float(predicted.error[best(value)])
+        value = goodput(options.global_batch, times.step_s, base, noise_scale)
+        return float(value.max()), float(times.error[best(value)])
 
-    here, there = highest(now[0])[0], {}
+    present, outlooks = highest(now[0])[0], {}
     for count in replicas:
         try:
             value, error = highest(count)
-            there[count] = Outlook(value / here, error)
+            outlooks[count] = Outlook(value / present, error)
         except PlanError:
-            there[count] = Outlook(0.0, 0.0)
-    return there
+            outlooks[count] = Outlook(0.0, 0.0)
+    return outlooks
 
 
 def _planned(batch: int, replicas: int, low: int, high: int, capacity: tuple[float, ...]) -> set[tuple[int, int, int]]:
-    """The layout with the least accumulation, and some with more of smaller micro-batches."""
+    """The layout with the least accumulation, and some with more and smaller micro-batches."""
     first = _layout(batch, replicas, low, high, capacity)
     share = first[1] * first[2]  # no smaller than the largest share
     finer = {-(-share // accumulation) for accumulation in _accumulations(share, low, high)}
@@ -180,7 +184,7 @@ def _fits(batch: int, replicas: int, low: int, high: int) -> bool:
 
 
 def _layout(batch: int, replicas: int, low: int, high: int, capacity: tuple[float, ...]) -> tuple[int, int, int]:
-    """Batch, micro-batch and accumulation of ``plan(...)``, without dealing out every micro-batch of it."""
+    """Batch, micro-batch and accumulation of ``plan(...)``, without building every micro-batch."""
     large, small = -(-batch // replicas), batch // replicas
     shares = apportion(batch, capacity, at_least=low) if capacity else [large, small]
     cuts = [-(-share // high) for share in shares]
@@ -197,17 +201,17 @@ def _accumulations(share: int, low: int, high: int) -> Iterator[int]:
 
 
 def _geometric(first: int, last: int) -> set[int]:
-    """Whole numbers from first to last, two to each doubling."""
+    """Whole numbers from first to last, two for each doubling."""
     count = int(math.log2(last / first) * _PER_OCTAVE) + 1 if 0 < first <= last else 0
     return {round(first * 2 ** (step / _PER_OCTAVE)) for step in range(count)}
 
 
-def _likable(size: int) -> int:
-    """The number nearest to ``size`` that is 2 or 3 times a power of two, or itself below 4."""
+def _fast_size(size: int) -> int:
+    """The number nearest to ``size`` that is 2 or 3 times a power of two; below 4 the size itself."""
     half = max(size.bit_length() - 2, 0)
     return (size + (1 << half >> 1)) >> half << half
 
 
-def _sorted(found: Iterable[tuple[int, int, int]]) -> Candidates:
-    ordered = sorted(found, key=lambda layout: (layout[0], layout[2], -layout[1]))
+def _sorted(options: Iterable[tuple[int, int, int]]) -> Candidates:
+    ordered = sorted(options, key=lambda layout: (layout[0], layout[2], -layout[1]))
     return Candidates(*(np.array(column) for column in zip(*ordered, strict=True)))

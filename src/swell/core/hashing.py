@@ -1,8 +1,8 @@
 """A keyed 64-bit hash: the only source of randomness in the order of samples.
 
 It is SplitMix64 with random access (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators",
-https://doi.org/10.1145/2660193.2660195). Only integer arithmetic modulo 2**64 is used, so the numbers are the same
-with every version of numpy and on every machine; a checkpoint relies on that. Never change a constant here.
+https://doi.org/10.1145/2660193.2660195). It uses integer arithmetic modulo 2**64 alone, so the numbers are the same
+with every version of numpy and on every machine. Checkpoints rely on that: never change a constant here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def derive_key(*words: int) -> int:
-    """A 64-bit key from whole numbers of at most 64 bits each; another number or another order, another key.
+    """A 64-bit key from whole numbers of at most 64 bits each; it depends on the numbers and on their order.
 
     >>> derive_key(0, 1) == derive_key(1, 0)
     False
@@ -29,7 +29,7 @@ def derive_key(*words: int) -> int:
 def hash_positions(positions: np.ndarray, *, key: int) -> np.ndarray:
     """An independent uniform 64-bit number for each position, as uint64.
 
-    Position ``i`` gets what SplitMix64 seeded with ``key`` gives as its ``i + 1``-th number.
+    Position ``i`` gets the ``i + 1``-th number of SplitMix64 seeded with ``key``.
     """
     hashed = positions.astype(np.uint64)
     hashed *= np.uint64(_STRIDE)

@@ -1,4 +1,4 @@
-"""What steps of each layout take, measured turn by turn, and how sure that is."""
+"""Step times of layouts that take turns, and their errors, for ``swell tune``."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ import numpy as np
 
 from swell.core.types import StepSummary, StepTimes
 
-SURE = 0.02  # relative standard error up to which a figure counts as sure
-_LEAST_TURNS = 5  # before it can be: fewer may all have met the same bad moment
-Layout = tuple[int, int, int, int, int]  # global batch, replicas, nodes, micro-batch, accumulation
+SURE = 0.02  # relative standard error up to which a time counts as sure
+_LEAST_TURNS = 5  # for a finite error: fewer turns may all have met the same bad moment
+_Shape = tuple[int, int, int, int, int]  # global batch, replicas, nodes, micro-batch, accumulation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What steps of one layout take."""
+class LayoutTime:
+    """The time of steps of one layout."""
 
     batch: int
     summary: StepSummary
-    error: float  # relative standard error of its time; infinite after a few turns
+    error: float  # relative standard error of the time; infinite after fewer than five turns
 
 
 @dataclass
 class LayoutTimes:
-    """Collects step times; each turn of a layout counts once, by its median, and a layout by the median of its turns.
+    """Collects step times: a layout's time is the median over its turns, a turn's the median over its steps.
 
-    Steps of one turn share what else the machine does at that moment, so they are no independent witnesses; turns are.
+    Steps of one turn are not independent, because they share the machine's other load at that moment; turns are.
     """
 
-    _turns: dict[Layout, dict[int, list[float]]] = field(default_factory=dict)
-    _sync_s: dict[Layout, list[float]] = field(default_factory=dict)
+    _turns: dict[_Shape, dict[int, list[float]]] = field(default_factory=dict)
+    _sync_s: dict[_Shape, list[float]] = field(default_factory=dict)
 
     def add(self, times: StepTimes, *, batch: int, turn: int) -> None:
-        """Take in a step of this turn; a time that is not finite and above zero is left out."""
+        """Add a step of this turn; a time that is not finite and above 0 is ignored."""
         if not 0 < times.step_s < math.inf:
             return
         shape = (batch, times.replicas, times.nodes, times.micro_batch, times.accumulation)
         self._turns.setdefault(shape, {}).setdefault(turn, []).append(times.step_s)
         self._sync_s.setdefault(shape, []).append(times.sync_s)
 
-    def measured(self) -> list[Measured]:
-        """One figure for each layout."""
-        found = []
+    def measured(self) -> list[LayoutTime]:
+        """One time for each layout."""
+        times = []
         for shape, turns in sorted(self._turns.items()):
             medians = [median(step_s) for step_s in turns.values()]
             batch, replicas, nodes, micro_batch, accumulation = shape
@@ -58,20 +58,20 @@ class LayoutTimes:
                 count=sum(map(len, turns.values())),
                 sync_s=median(self._sync_s[shape]),
             )
-            found.append(Measured(batch=batch, summary=summary, error=standard_error(medians) / summary.step_s))
-        return found
+            times.append(LayoutTime(batch=batch, summary=summary, error=standard_error(medians) / summary.step_s))
+        return times
 
     def sure(self, layouts: int) -> bool:
-        """Whether so many layouts were measured, each with a standard error within 2 %."""
-        found = self.measured()
-        return len(found) >= layouts and all(one.error <= SURE for one in found)
+        """Whether this many layouts were measured, each with a standard error of at most 2 %."""
+        times = self.measured()
+        return len(times) >= layouts and all(time.error <= SURE for time in times)
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Of the median of these values, in their unit; infinite for fewer than five.
+    """The standard error of the median of these values, in their unit; infinite for fewer than five.
 
-    Half the distance between the values sqrt(n) / 2 places below and above the middle: whatever the distribution, their
-    number below its median has the standard deviation sqrt(n) / 2.
+    It is half the distance between the values sqrt(n) / 2 places below and above the middle. For any distribution, the
+    number of values below its median has the standard deviation sqrt(n) / 2.
 
     >>> standard_error([3.0, 1.0, 2.0, 100.0, 2.0, 1.0, 3.0, 2.0, 2.0])
     0.25

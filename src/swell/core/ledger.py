@@ -1,4 +1,4 @@
-"""Which samples are done: (seed, epoch, cursor), moved only by a commit."""
+"""Which samples are done: (seed, epoch, cursor), which only a commit moves."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _STATE = ("seed", "epoch", "cursor", "samples", "length")
 
 
 class Ledger:
-    """Hands out an epoch's positions, step by step, and keeps which of them are committed.
+    """Hands out an epoch's positions, step by step, and knows which of them are committed.
 
-    A step takes the span after the committed cursor, whatever its size; the cursor moves when the step is committed. A
-    step that failed is not committed, and the next span starts where it started. So in an epoch each position is
-    committed once and in ascending order, for any sequence of batch sizes, worlds and crashes; an
-    :class:`swell.core.protocols.Order` of the same seed and epoch says which sample stands at a position.
+    A step takes the span after the committed cursor, and the cursor moves when the step is committed. A step that
+    failed is not committed, so the next span starts where it started. In an epoch each position is therefore committed
+    once and in ascending order, for any sequence of batch sizes, worlds and crashes. An
+    :class:`swell.core.protocols.Order` of the same seed and epoch maps a position to its sample.
 
     ``length`` is the number of samples in an epoch, or a function from epoch to that number. With ``drop_last`` an
-    epoch ends when fewer samples remain than the batch that is asked for.
+    epoch ends when fewer samples remain than the next batch has.
 
     >>> ledger = Ledger(10, seed=0)
     >>> ledger.next_span(4)
@@ -50,7 +50,7 @@ class Ledger:
 
     @property
     def epoch(self) -> int:
-        """The epoch that is being read, from 0."""
+        """The current epoch, from 0."""
         return self._epoch
 
     @property
@@ -74,18 +74,18 @@ class Ledger:
         return self._length - self._cursor
 
     def next_span(self, global_batch: int) -> tuple[int, int] | None:
-        """Positions ``start`` to ``stop`` of the next step, or ``None`` where the epoch has no further step.
+        """Positions ``start`` to ``stop`` of the next step, or ``None`` at the end of the epoch.
 
-        The last step of an epoch is short where the batch does not divide what remains; with ``drop_last`` it is left
-        out, and ``DataError`` is raised where that would leave out the whole epoch. Nothing moves until ``commit``.
+        The last step of an epoch may be short. With ``drop_last`` it is left out, and ``DataError`` is raised if that
+        leaves out the whole epoch. Nothing moves until ``commit``.
         """
         global_batch = whole_number(global_batch, name="global_batch")
         self._pending = None
         if self._drop_last and self.remaining < global_batch:
             if self._cursor == 0:
                 raise DataError(
-                    f"a global batch of {global_batch} with drop_last leaves out all {self._length} samples of the "
-                    f"epoch: lower the batch to {self._length} or less, or set drop_last=False."
+                    f"global_batch is {global_batch} with drop_last; expected at most {self._length}, the samples of "
+                    f"the epoch, or all are left out. Lower it to {self._length} or less, or set drop_last=False."
                 )
             return None
         if self.remaining == 0:
@@ -94,29 +94,28 @@ class Ledger:
         return self._cursor, self._pending
 
     def commit(self, stop: int) -> None:
-        """Count the span just handed out as done; call it together with the optimizer's step.
+        """Count the latest span as done; call it together with the optimizer's step.
 
-        Raises ``LoopError`` for anything but the end of the span that ``next_span`` gave last, and for a second commit.
+        Raises ``LoopError`` if ``stop`` is not the end of the latest ``next_span``, and for a second commit.
         """
         if self._pending is None:
             raise LoopError(
-                f"a commit up to position {stop} without a span that is under way: take one with next_span() first; "
-                f"each span is committed once."
+                f"commit({stop}) was called without a span; expected one commit for each span. Call next_span() first."
             )
         if stop != self._pending:
             raise LoopError(
-                f"a commit up to position {stop}, but the span under way is {self._cursor} to {self._pending}: "
-                f"commit({self._pending}), or take another span first."
+                f"stop is {stop}; expected {self._pending}, the end of the span from {self._cursor}. Call "
+                f"commit({self._pending}), or take another span with next_span() first."
             )
         self._samples += self._pending - self._cursor
         self._cursor, self._pending = self._pending, None
 
     def next_epoch(self) -> None:
-        """Go on to the next epoch; what remains of this one is left unread."""
+        """Start the next epoch; the rest of this one is left unread."""
         self._begin(self._epoch + 1)
 
     def state_dict(self) -> dict[str, int]:
-        """All that is needed to go on from the last commit, on any number of replicas: plain ints."""
+        """All that is needed to continue from the last commit, on any number of replicas: plain ints."""
         return {
             "seed": self._seed,
             "epoch": self._epoch,
@@ -126,33 +125,34 @@ class Ledger:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state; on an error the ledger stays as it was.
+        """Continue from a saved state; on an error the ledger stays as it was.
 
-        Raises ``DataError`` where the epoch has another length than it had, ``CheckpointError`` where the state was
-        written with another seed or cannot have been written by a ledger.
+        Raises ``DataError`` if the epoch's length has changed, ``CheckpointError`` if the state was written with
+        another seed or not by a ledger.
         """
         try:
             seed, epoch, cursor, samples, length = (whole_number(state[name], name=name, at_least=0) for name in _STATE)
         except (KeyError, TypeError, ConfigError) as error:
             raise CheckpointError(
-                f"not a ledger's state: {error}. Expected whole numbers for {', '.join(_STATE)}; load what "
-                f"state_dict() gave, from a complete checkpoint."
+                f"the state is not a ledger's ({error}); expected whole numbers for {', '.join(_STATE)}. Load what "
+                "state_dict() returned, from a complete checkpoint."
             ) from error
         if seed != self._seed:
             raise CheckpointError(
-                f"the checkpoint was written with seed {seed}, this run has seed {self._seed}: its order is another, "
-                f"and samples would be read twice or never. Give seed={seed} to go on, or start a new run."
+                f"seed is {self._seed}; expected {seed}, the seed of the checkpoint, because samples would be read "
+                f"twice or never in another order. Give seed={seed} to continue, or start a new run."
             )
-        found = self._epoch_length(epoch)
-        if found != length:
+        present = self._epoch_length(epoch)
+        if present != length:
             raise DataError(
-                f"epoch {epoch} has {found} samples, but had {length} when the checkpoint was written: samples would "
-                f"be read twice or never. Give the data set of {length} samples to go on, or start a new run."
+                f"epoch {epoch} has {present} samples; expected {length}, as when the checkpoint was written, because "
+                f"samples would be read twice or never. Give the data set of {length} samples to continue, or start a "
+                "new run."
             )
         if cursor > length or cursor > samples:
             raise CheckpointError(
-                f"the checkpoint has {cursor} samples of epoch {epoch} committed, and {samples} in all; expected at "
-                f"most the epoch's {length}, and no less in all than in one epoch. It is damaged: load an older one."
+                f"the checkpoint has {cursor} samples of epoch {epoch} committed and {samples} in all; expected at "
+                f"most the epoch's {length}, and in all no fewer than in one epoch. It is damaged: load an older one."
             )
         self._epoch, self._length, self._cursor, self._samples, self._pending = epoch, length, cursor, samples, None
 
@@ -165,5 +165,5 @@ class Ledger:
     def _epoch_length(self, epoch: int) -> int:
         length = whole_number(self._length_of(epoch), name="length", at_least=0)
         if length == 0:
-            raise DataError(f"epoch {epoch} has no samples: give a data set with at least 1.")
+            raise DataError(f"epoch {epoch} has no samples; expected at least 1. Give another data set.")
         return length

@@ -1,8 +1,8 @@
-"""Signal and noise of a gradient from squared norms, and what a batch size gains by them.
+"""Signal and noise of a gradient from squared norms, and what a larger batch gains by them.
 
 Small batches ``j = 1..J`` of ``b_j`` samples make one step of ``B`` samples: ``w_j = b_j / B``, mean gradients ``g_j``,
-``g = sum_j w_j g_j``. Squared norms are all that is read of a gradient, in any one metric: as it is for SGD, divided by
-the root of the second moment for Adam. How the figures of single steps become an estimate is in ``moment_average``.
+``g = sum_j w_j g_j``. Only squared norms of gradients are used, all in one metric: plain for SGD, divided by the root
+of the second moment for Adam. ``moment_average`` makes an estimate of the figures of many steps.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def estimate(small_squares: float, big_square: float, *, count: int, batch: floa
         count: ``J``, how many small batches the step had; at least 2.
         batch: ``B``, samples of the whole step.
 
-    Either moment may be negative on a noisy step (the noise only by rounding): smooth before you divide. The formula
-    for equal sizes, used with uneven ones, is off by tens of percent; this one equals it when sizes are equal.
+    Either moment may be negative on a noisy step (the noise only by rounding): smooth before you divide. With equal
+    sizes this is the usual formula, which is off by tens of percent for uneven ones.
 
     Reference: McCandlish et al. 2018, appendix A.1, https://arxiv.org/abs/1812.06162 (equal sizes).
 
@@ -35,8 +35,8 @@ def estimate(small_squares: float, big_square: float, *, count: int, batch: floa
     """
     if count < 2:
         raise ConfigError(
-            f"signal and noise cannot be told apart from {count} small batch; at least 2 are needed. Split the step in "
-            "two micro-batches now and then, or use consecutive_differences."
+            f"count is {count}; expected at least 2 small batches to separate signal from noise. Split a step into two "
+            "micro-batches now and then, or use consecutive_differences."
         )
     _positive("batch", batch)
     return Moments(
@@ -46,16 +46,16 @@ def estimate(small_squares: float, big_square: float, *, count: int, batch: floa
 
 
 def consecutive_differences(previous_square: float, square: float, dot: float, *, batch: float) -> Moments:
-    r"""Signal and noise from the gradients ``a``, ``b`` of two steps of ``B`` samples, where nothing better exists.
+    r"""Signal and noise from the gradients ``a``, ``b`` of two steps of ``B`` samples, if nothing better exists.
 
     .. math:: |G|^2 = a \cdot b, \qquad \operatorname{tr}\Sigma = \tfrac{B}{2} |a - b|^2
 
-    ``previous_square`` is ``|a|^2``, ``square`` is ``|b|^2``, ``dot`` is ``a . b``. It is :func:`estimate` with the
-    two steps for small batches, and **biased**, because the optimizer moved in between: with learning rate ``lr`` and
-    Hessian ``H`` the signal comes out too small by about ``lr tr(H Sigma) / B`` (it may turn negative) and the noise
-    too large by about ``lr tr(H Sigma) + B |G_b - G_a|^2 / 2``. Both push the gain up. Splitting one step in two every
-    now and then has no bias and needs no copy of a gradient: prefer it. Use each gradient in one pair only;
-    overlapping pairs are not independent and make the interval of a ``MomentAverage`` too narrow.
+    ``previous_square`` is ``|a|^2``, ``square`` is ``|b|^2``, ``dot`` is ``a . b``. This is :func:`estimate` with the
+    two steps as small batches. It is **biased**, because the optimizer moved in between: with learning rate ``lr`` and
+    Hessian ``H`` the signal is too small by about ``lr tr(H Sigma) / B`` (it may be negative), and the noise is too
+    large by about ``lr tr(H Sigma) + B |G_b - G_a|^2 / 2``. Both increase the gain. Prefer to split a step in two now
+    and then, which has no bias and needs no copy of a gradient. Use each gradient in one pair only: overlapping pairs
+    are not independent and make the interval of a ``MomentAverage`` too narrow.
 
     Reference: Qiao et al. 2021 (Pollux), https://arxiv.org/abs/2008.12260, the differenced estimator of its agent.
 
@@ -74,7 +74,7 @@ def gain(scale: float, moments: Moments | None, *, base_batch: float) -> float:
 
     Between 1 and ``scale`` in either direction: near ``scale`` while noise dominates (or the signal is not positive),
     near 1 when the signal does (or the noise is not positive, or neither is). Without moments it is the cautious end
-    of that range, ``min(1, scale)``: nothing is gained by a larger batch until it has been measured.
+    of that range, ``min(1, scale)``: a larger batch gains nothing until it has been measured.
 
     Reference: Johnson et al. 2020 (AdaScale), section 3, https://arxiv.org/abs/2007.05105
 
@@ -88,11 +88,11 @@ def gain(scale: float, moments: Moments | None, *, base_batch: float) -> float:
     if moments is None:
         return min(1.0, scale)
     if math.isnan(moments.signal) or math.isnan(moments.noise):
-        raise ConfigError(f"no gain follows from {moments}: pass smoothed moments, which are always numbers.")
+        raise ConfigError(f"moments is {moments}; expected numbers. Pass smoothed moments, which are never NaN.")
     sigma2, mu2 = max(moments.noise, 0.0) / base_batch, max(moments.signal, 0.0)
     if sigma2 == 0:
         return 1.0
-    ratio = mu2 / sigma2  # may overflow to infinity, as a float division does: then the noisy part is nothing
+    ratio = mu2 / sigma2  # may overflow to infinity; then the noisy part is 0
     noisy = 1 / (1 + ratio)  # the noise's part of a base batch's expected squared norm
     low, high = sorted((1.0, float(scale)))
     return min(max(1 / (noisy / scale + (1 - noisy)), low), high)
@@ -103,8 +103,8 @@ def efficiency(batch: float, *, base_batch: float, noise_scale: float) -> float:
 
     .. math:: \mathrm{EFF}(B) = \frac{\varphi + B_0}{\varphi + B}
 
-    ``noise_scale`` is :math:`\varphi`, noise / signal in samples, and may be infinite: then every sample counts the
-    same at any batch. It equals ``gain(B / B0) / (B / B0)``; above 1 for batches below the base batch.
+    ``noise_scale`` is :math:`\varphi`, noise / signal in samples. If it is infinite, a sample is worth the same at any
+    batch. The result equals ``gain(B / B0) / (B / B0)``; it is above 1 for batches below the base batch.
 
     Reference: Qiao et al. 2021 (Pollux), section 3.1, https://arxiv.org/abs/2008.12260
 

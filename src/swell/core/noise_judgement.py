@@ -1,4 +1,4 @@
-"""Which noise estimate to act on where a gradient was measured in two metrics."""
+"""Which noise estimate to act on if the gradient was measured in two metrics."""
 
 from __future__ import annotations
 

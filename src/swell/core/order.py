@@ -1,7 +1,7 @@
-"""The order of one epoch's samples: sequential, shuffled, weighted or given; each with random access.
+"""The order of one epoch's samples: sequential, shuffled, weighted or given, each with random access.
 
-An order is a function of its data, ``seed`` and ``epoch`` alone. It knows nothing of replicas, batches or resumes, so
-none of them can change it.
+An order is a function of its data, ``seed`` and ``epoch`` alone. It does not know replicas, batches or resumes, so none
+of them can change it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from swell.core.hashing import derive_key, hash_positions
 from swell.core.permutation import LARGEST, permute
 from swell.errors import ConfigError, DataError
 
-_SHUFFLED, _WEIGHTED = 1, 2  # the two never share random numbers, whatever the seed
+_WEIGHTS = "expected one weight per sample. Give a flat list of numbers, 0 or more"
+_INDICES = "expected data set indices. Give a flat list of whole numbers that fit in 64 bits"
+_SHUFFLED, _WEIGHTED = 1, 2  # part of the key, so that the two never share random numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,9 @@ class Sequential:
 
 @dataclass(frozen=True, slots=True)
 class Shuffled:
-    """Every sample once, in a random order that depends on ``(n, seed, epoch)`` alone; nothing is stored.
+    """Every sample once, in a random order that depends on ``(n, seed, epoch)`` alone. Nothing is stored.
 
-    ``seed`` is from 0 to 2**64 - 1. See :func:`swell.core.permutation.permute` for how it is done.
+    ``seed`` is from 0 to 2**64 - 1. :func:`swell.core.permutation.permute` does the work.
 
     >>> Shuffled(10, seed=0, epoch=0).indices(0, 10).tolist()
     [8, 2, 5, 0, 7, 9, 6, 4, 1, 3]
@@ -74,11 +76,11 @@ class Shuffled:
 class Weighted:
     """``num_samples`` draws with replacement, sample ``i`` with probability ``weights[i] / sum(weights)``.
 
-    The draw at a position is the sample into whose stretch of the cumulative weights a uniform number falls that is
-    hashed from ``(seed, epoch, position)``; so every position can be drawn on its own. "Every sample once" is then said
-    of the draws. ``num_samples`` is ``len(weights)`` unless given. Holds 8 bytes a weight.
+    A uniform number is hashed from ``(seed, epoch, position)``, and the sample drawn at that position is the one whose
+    stretch of the cumulative weights holds it. So every position can be drawn on its own. "Every sample once" then
+    means every draw once. ``num_samples`` is ``len(weights)`` by default. Holds 8 bytes per weight.
 
-    Raises ``ConfigError`` where a weight is negative or not finite or all are zero, ``DataError`` where there is none.
+    Raises ``ConfigError`` if a weight is negative or not finite or all are zero, ``DataError`` if there is none.
 
     >>> Weighted([1, 0, 3], seed=0, epoch=0, num_samples=8).indices(0, 8).tolist()
     [2, 0, 2, 2, 2, 2, 0, 2]
@@ -97,8 +99,8 @@ class Weighted:
             self._cumulative = np.cumsum(array)
         if not 0 < self._cumulative[-1] < np.inf:
             raise ConfigError(
-                f"the weights add up to {self._cumulative[-1]}: give at least one positive weight, "
-                f"and weights whose sum is a finite float64."
+                f"the sum of weights is {self._cumulative[-1]}; expected a finite float64 above 0. Give at least one "
+                "positive weight, and smaller ones if the sum overflows."
             )
 
     def __len__(self) -> int:
@@ -110,7 +112,7 @@ class Weighted:
         hashed = hash_positions(positions, key=derive_key(_WEIGHTED, self.seed, self.epoch))
         uniform = (hashed >> np.uint64(11)).astype(np.float64) * 2.0**-53  # in [0, 1), every value exact
         total = self._cumulative[-1]
-        # Rounding may lift a product to the total, which lies in nobody's stretch.
+        # Rounding may lift a product to the total, which is in no sample's stretch.
         targets = np.minimum(uniform * total, np.nextafter(total, 0.0))
         return np.searchsorted(self._cumulative, targets, side="right").astype(np.int64)
 
@@ -118,11 +120,10 @@ class Weighted:
 class Given:
     """The data set indices you give, in that order; any number of them, repeats allowed.
 
-    With ``n``, the size of the data set, every index is checked against it. Holds 8 bytes an index, copied at once, so
-    a later change of what was given has no effect. For another order in each epoch, give another one.
+    With ``n``, the size of the data set, every index is checked against it. The indices are copied, 8 bytes each. For
+    another order in each epoch, give another one.
 
-    Raises ``DataError`` where there is no index or one is out of range, ``ConfigError`` where one is not a whole
-    number.
+    Raises ``DataError`` if there is no index or one is out of range, ``ConfigError`` if one is not a whole number.
 
     >>> Given([3, 1, 1, 0], n=4).indices(1, 4).tolist()
     [1, 1, 0]
@@ -136,9 +137,9 @@ class Given:
         below = LARGEST if n is None else _data_size(n)
         if lowest < 0 or highest >= below:
             raise DataError(
-                f"the given order holds the index {lowest if lowest < 0 else highest}: "
-                + (f"the data set has {below} samples, " if n is not None else "")
-                + f"give indices from 0 to {below - 1}."
+                f"an index of the order is {lowest if lowest < 0 else highest}; expected 0 to {below - 1}"
+                + (f", because the data set has {below} samples" if n is not None else "")
+                + ". Remove the indices outside."
             )
 
     def __len__(self) -> int:
@@ -151,13 +152,13 @@ class Given:
 
 
 def seed_number(seed: int) -> int:
-    """``seed`` as an ``int`` from 0 to 2**64 - 1, which is what an order takes; ``ConfigError`` otherwise."""
+    """``seed`` as an ``int`` from 0 to 2**64 - 1, which every order accepts; ``ConfigError`` otherwise."""
     return whole_number(seed, name="seed", at_least=0, at_most=2**64 - 1)
 
 
 def _data_size(n: int) -> int:
     if whole_number(n, name="n", at_least=0, at_most=LARGEST) == 0:
-        raise DataError("the data set is empty: there is nothing to put in order. Give one with at least 1 sample.")
+        raise DataError("the data set is empty; expected at least 1 sample. Give another data set.")
     return int(n)
 
 
@@ -171,8 +172,8 @@ def _span(start: int, stop: int, *, length: int) -> tuple[int, int]:
     stop = whole_number(stop, name="stop", at_least=0)
     if not start <= stop <= length:
         raise ConfigError(
-            f"positions {start} to {stop} were asked of an order of {length} samples: "
-            f"give 0 <= start <= stop <= {length}."
+            f"start is {start} and stop is {stop}; expected 0 <= start <= stop <= {length}, the length of the order. "
+            "Ask for positions within it."
         )
     return start, stop
 
@@ -181,16 +182,16 @@ def _weights(weights: Iterable[float] | np.ndarray) -> np.ndarray:
     try:
         array = np.asarray(weights if hasattr(weights, "__array__") else list(weights), dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"the weights are not numbers ({error}): give one number of at least 0 a sample.") from None
+        raise ConfigError(f"weights are not numbers ({error}); {_WEIGHTS}.") from None
     if array.ndim != 1:
-        raise ConfigError(f"the weights have {array.ndim} dimensions: give a flat sequence, one weight a sample.")
+        raise ConfigError(f"weights have {array.ndim} dimensions; {_WEIGHTS}.")
     if array.size == 0:
-        raise DataError("there are no weights: give one number of at least 0 for each sample of the data set.")
+        raise DataError(f"weights are empty; {_WEIGHTS}.")
     wrong = np.flatnonzero(~np.isfinite(array) | (array < 0))
     if wrong.size:
         raise ConfigError(
-            f"weight {wrong[0]} is {array[wrong[0]]} ({wrong.size} of {array.size} weights are like it): "
-            f"give finite numbers of at least 0."
+            f"weights[{wrong[0]}] is {array[wrong[0]]}; expected a finite number, 0 or more. Change it, and all "
+            f"{wrong.size} such weights of {array.size}."
         )
     return array
 
@@ -199,13 +200,13 @@ def _indices(indices: Iterable[int] | np.ndarray) -> np.ndarray:
     try:
         array = np.asarray(indices if hasattr(indices, "__array__") else list(indices))
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"the given order is not a sequence ({error}): give data set indices in a list.") from None
+        raise ConfigError(f"the order is not a sequence ({error}); {_INDICES}.") from None
     if array.ndim != 1:
-        raise ConfigError(f"the given order has {array.ndim} dimensions: give a flat sequence of data set indices.")
+        raise ConfigError(f"the order has {array.ndim} dimensions; {_INDICES}.")
     if array.size == 0:
-        raise DataError("the given order is empty: give at least one data set index.")
+        raise DataError(f"the order is empty; {_INDICES}.")
     if array.dtype.kind == "b":
-        raise ConfigError("the given order is a mask of truth values: give the indices, numpy.flatnonzero(mask).")
+        raise ConfigError("the order is a mask of booleans; expected indices. Give numpy.flatnonzero(mask).")
     if array.dtype.kind not in "iu" or array.max() > np.iinfo(np.int64).max:
-        raise ConfigError(f"the given order is of type {array.dtype}: give whole numbers that fit in 64 bits.")
+        raise ConfigError(f"the order has type {array.dtype}; {_INDICES}.")
     return array.astype(np.int64)

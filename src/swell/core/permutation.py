@@ -1,16 +1,16 @@
 r"""A keyed pseudo-random permutation of ``[0, n)`` with random access: no list, no start-up, any ``n``.
 
-Up to 1,024 numbers are sorted by a keyed hash: each of the ``n!`` orders is equally likely. More are sent through a
-generalised Feistel network: a number is split into ``x = left * b + right`` with ``b`` a power of two near ``sqrt(n)``
-and ``a = ceil(n / b)``; rounds take turns in
+Up to 1,024 numbers are sorted by a keyed hash, so each of the ``n!`` orders is equally likely. More numbers go through
+a generalised Feistel network: each is split into ``x = left * b + right`` with ``b`` a power of two near ``sqrt(n)``
+and ``a = ceil(n / b)``, and rounds alternate between
 
 .. math:: right \leftarrow (right + F_i(left)) \bmod b, \qquad left \leftarrow (left + F_i(right)) \bmod a
 
-with keyed hashes ``F_i``. That permutes ``[0, a * b)``; a number that lands at ``n`` or above is sent through again
-until it lands below ("cycle walking"). Fewer than one number in ``a`` needs it.
+with keyed hashes ``F_i``. That permutes ``[0, a * b)``. A number that lands at ``n`` or above goes through again until
+it lands below ("cycle walking"). Fewer than one number in ``a`` needs it.
 
 Reference: Black and Rogaway 2002, "Ciphers with arbitrary finite domains", sections 3 (sorting), 4 (cycle walking) and
-5 (generalised Feistel), https://eprint.iacr.org/2001/012. It shuffles samples; it is not meant to keep a secret.
+5 (generalised Feistel), https://eprint.iacr.org/2001/012. It shuffles samples and keeps no secret.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _BLOCK = 1 << 14  # numbers at a time: the four work arrays stay in a core's sec
 def permute(positions: np.ndarray, *, n: int, key: int) -> np.ndarray:
     """Where a shuffle of ``range(n)`` puts each of ``positions``: int64, of the same shape.
 
-    A function of its arguments alone, the same for ever and everywhere. ``key`` has at most 64 bits. Needs less than a
-    megabyte besides the result, for every ``n``. Raises ``ConfigError`` where ``n`` is not in [1, 2**62], a position is
-    not a whole number or not in [0, n), or the key does not fit.
+    A function of its arguments alone, the same on every machine and in every version. ``key`` has at most 64 bits.
+    Needs less than a megabyte besides the result, for every ``n``. Raises ``ConfigError`` if ``n`` is not in
+    [1, 2**62], a position is not a whole number in [0, n), or the key does not fit.
 
     >>> permute(np.arange(5), n=5, key=7).tolist()
     [2, 1, 4, 3, 0]
@@ -46,10 +46,10 @@ def permute(positions: np.ndarray, *, n: int, key: int) -> np.ndarray:
     if positions.size == 0:
         return np.empty(positions.shape, dtype=np.int64)
     if positions.dtype.kind not in "iu":
-        raise ConfigError(f"positions are of type {positions.dtype}: give an array of whole numbers.")
+        raise ConfigError(f"positions have type {positions.dtype}; expected whole numbers. Give an array of integers.")
     if positions.min() < 0 or positions.max() >= n:
         raise ConfigError(
-            f"positions reach from {positions.min()} to {positions.max()}: give positions from 0 to n - 1 = {n - 1}."
+            f"positions are {positions.min()} to {positions.max()}; expected 0 to {n - 1}. Remove others, or raise n."
         )
     if n < _SORTED_BELOW:
         hashes = hash_positions(np.arange(n), key=derive_key(key, n))
@@ -67,8 +67,8 @@ class _Network:
     def __init__(self, n: int, key: int) -> None:
         bits = (n - 1).bit_length()
         right_bits = (bits + 1) // 2
-        # A round confuses about bits / 2 bits. Short numbers need more rounds for the same mixing; eight are
-        # more than the four after which a network of large halves cannot be told from chance by samples of n.
+        # A round mixes about bits / 2 bits, so short numbers need more rounds. A network of large halves cannot be
+        # distinguished from chance after four; eight are a margin.
         rounds = max(8, -(-64 // (bits // 2)))
         self.n = np.uint64(n)
         self.keys = [np.uint64(derive_key(key, n, i)) for i in range(rounds)]

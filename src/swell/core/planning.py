@@ -1,13 +1,12 @@
-"""How one optimizer step is laid out on the replicas there are.
+"""How one optimizer step is laid out on the replicas.
 
 Samples are dealt out in rounds: in round ``i`` each replica that has an ``i``-th micro-batch takes the next
-consecutive samples, replicas in rank order. With micro-batches of one constant size ``m``, rank ``r`` therefore
-starts round ``i`` at ``(i * replicas + r) * m``, in every round in which all replicas take part. A larger batch then
-adds rounds at the end and moves no sample of the rounds before, so whatever was already fetched for them stays with
-its replica.
+consecutive samples, in rank order. With micro-batches of one constant size ``m``, rank ``r`` therefore starts round
+``i`` at ``(i * replicas + r) * m``, in every round in which all replicas take part. A larger batch adds rounds at the
+end and moves no sample of the rounds before, so samples that were already fetched stay with their replica.
 
-A micro-batch of ``size`` samples has weight ``size / global_batch``. Mean gradients of the micro-batches, summed with
-these weights, are the mean gradient of the whole batch, however uneven the sizes are.
+A micro-batch of ``size`` samples has weight ``size / global_batch``. The mean gradients of the micro-batches, summed
+with these weights, are the mean gradient of the whole batch, whatever the sizes.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ def plan(
 ) -> Plan:
     """Shares, micro-batches and weights for one step of exactly ``global_batch`` samples.
 
-    Each replica's share is proportional to its ``capacity`` (relative speed; all equal unless given), in whole samples
-    and at least one micro-batch, and is cut into as few micro-batches as ``max_micro`` allows, their sizes at most 1
-    apart. Where the bounds leave no way to cut such shares, micro-batches of sizes at most 1 apart are dealt out in
-    proportion instead, so shares may then differ by a whole micro-batch.
+    Each replica's share is proportional to its ``capacity`` (relative speed, equal by default), in whole samples and at
+    least one micro-batch. It is cut into as few micro-batches as ``max_micro`` allows, their sizes at most 1 apart. If
+    such shares cannot be cut within the bounds, micro-batches of sizes at most 1 apart are dealt out in proportion
+    instead, and shares may differ by a whole micro-batch.
 
     ``constant_micro`` gives every micro-batch of the step the same size, the largest allowed that divides the batch:
-    for compiled models and batch norm. Give ``min_micro`` too: without it a prime batch is cut into single samples.
-    ``min_accumulation`` asks for at least so many micro-batches on each replica, as far as sizes allow.
+    for compiled models and batch norm. Give ``min_micro`` too, because a prime batch is cut into single samples without
+    it. ``min_accumulation`` is the least number of micro-batches on each replica, as far as sizes allow.
 
-    Raises ``PlanError`` where no layout exists, with the numbers that would work, and ``ConfigError`` for arguments
-    that can never work. A plan is built once for the same arguments and handed out again.
+    Raises ``PlanError``, with the numbers that would work, if there is no layout, and ``ConfigError`` for arguments
+    that can never work. The same arguments return the same plan object.
 
     >>> [plan(256, replicas, max_micro=64).accumulation for replicas in (1, 2, 4)]
     [4, 2, 1]
@@ -80,13 +79,12 @@ def plan_remainder(
     capacity: Sequence[float] | None = None,
     min_accumulation: int = 1,
 ) -> Plan:
-    """The layout of an epoch's last, short step: as ``plan``, but for whatever number of samples is left.
+    """The layout of an epoch's last, short step: like ``plan``, for any number of samples.
 
-    There is always a layout. ``min_micro`` gives way where it cannot be kept, and replicas for which no sample is
-    left get an empty share: they compute nothing and still take part in the step. With ``constant_micro`` there are
-    as many micro-batches of ``max_micro`` samples as can be filled and one with the rest, whatever
-    ``min_accumulation`` is; give the running plan's ``micro_batch`` as ``max_micro``, and only the rest has a new
-    shape.
+    There is always a layout. ``min_micro`` is broken if it must be, and replicas for which no sample is left get an
+    empty share: they compute nothing and still take part in the step. With ``constant_micro`` the samples fill as many
+    micro-batches of ``max_micro`` samples as they can, and one more holds the rest, whatever ``min_accumulation`` is.
+    Give the running plan's ``micro_batch`` as ``max_micro``: then only the rest has a new shape.
 
     >>> plan_remainder(2, 4).share_sizes()
     (1, 1, 0, 0)
@@ -103,11 +101,11 @@ def plan_remainder(
     )
 
 
-def with_equal_rounds(made: Plan) -> Plan:
-    """The same step with as many micro-batches on every replica, for models whose replicas compute hand in hand.
+def with_equal_rounds(layout: Plan) -> Plan:
+    """The same step with equally many micro-batches on every replica, for models that communicate in every pass.
 
-    The largest micro-batches of replicas that have fewer are cut in two. Where a replica has not as many samples, it
-    computes the step's first one for nothing: with weight 0.
+    A replica with fewer of them cuts its largest in two. If it has too few samples, it computes the step's first sample
+    with weight 0.
 
     >>> uneven = plan(6, 2, capacity=[2, 1], max_micro=2)
     >>> [[(micro.offset, micro.size) for micro in share] for share in with_equal_rounds(uneven).shares]
@@ -115,11 +113,11 @@ def with_equal_rounds(made: Plan) -> Plan:
     >>> [[m.weight for m in share] for share in with_equal_rounds(plan_remainder(1, 2)).shares]
     [[1.0], [0.0]]
     """
-    rounds = made.accumulation
-    if all(len(share) == rounds for share in made.shares):
-        return made
+    rounds = layout.accumulation
+    if all(len(share) == rounds for share in layout.shares):
+        return layout
     shares = []
-    for share in made.shares:
+    for share in layout.shares:
         pieces = list(share)
         while len(pieces) < rounds:
             largest = max(range(len(pieces)), key=lambda i: pieces[i].size, default=None)
@@ -133,10 +131,10 @@ def with_equal_rounds(made: Plan) -> Plan:
                 MicroBatch(offset=whole.offset + first, size=whole.size - first, weight=(whole.size - first) * weight),
             ]
         shares.append(tuple(pieces))
-    return Plan(global_batch=made.global_batch, shares=tuple(shares))
+    return Plan(global_batch=layout.global_batch, shares=tuple(shares))
 
 
-# A plan of a million samples in micro-batches of 32 holds about 5 MB, hence the small caches.
+# The caches are small because a plan of a million samples in micro-batches of 32 holds about 5 MB.
 @lru_cache(maxsize=32)
 def _plan(
     global_batch: int, replicas: int, bounds: MicroBounds, capacity: tuple[float, ...], min_accumulation: int
@@ -151,8 +149,7 @@ def _plan(
     counts = [_cuts(share, bounds, min_accumulation) for share in shares]
     if all(bounds.low * cuts <= share for share, cuts in zip(shares, counts, strict=True)):
         return _deal(global_batch, counts, _even_cuts(shares, counts))
-    wanted = max(replicas * min_accumulation, -(-global_batch // bounds.high))
-    number = min(wanted, global_batch // bounds.low)
+    number = min(max(replicas * min_accumulation, -(-global_batch // bounds.high)), global_batch // bounds.low)
     size, larger = divmod(global_batch, number)
     counts = apportion(number, capacity, at_least=min(min_accumulation, number // replicas))
     return _deal(global_batch, counts, lambda rank, turn, dealt: size + (dealt < larger))
@@ -172,7 +169,7 @@ def _plan_remainder(
 
 
 def _cuts(share: int, bounds: MicroBounds, min_accumulation: int) -> int:
-    """Into how many micro-batches a share is cut; may break the lower bound where the upper one forces it to."""
+    """Into how many micro-batches a share is cut; breaks the lower bound if the upper one requires it."""
     return max(-(-share // bounds.high), min(min_accumulation, share // bounds.low))
 
 
@@ -209,15 +206,15 @@ def _deal(global_batch: int, counts: Sequence[int], size_of: _SIZE) -> Plan:
 def _capacity(capacity: Sequence[float] | None, *, replicas: int) -> tuple[float, ...]:
     if capacity is None:
         return (1.0,) * replicas
-    given = tuple(capacity)
-    if len(given) != replicas:
+    speeds = tuple(capacity)
+    if len(speeds) != replicas:
         raise ConfigError(
-            f"{len(given)} capacities for {replicas} replicas: give one positive number a replica, in rank order."
+            f"capacity has {len(speeds)} numbers; expected {replicas}, one per replica. Give all, in rank order."
         )
-    for rank, speed in enumerate(given):
+    for rank, speed in enumerate(speeds):
         if isinstance(speed, bool) or not isinstance(speed, Real) or not 0 < speed < math.inf:
             raise ConfigError(
-                f"capacity {speed!r} of rank {rank} is not a positive finite number: give relative speeds, "
-                f"such as 2.0 for a replica twice as fast as one with 1.0."
+                f"capacity[{rank}] is {speed!r}; expected a finite number above 0. Give relative speeds, such as 2.0 "
+                "for a replica twice as fast as one with 1.0."
             )
-    return tuple(float(speed) for speed in given)
+    return tuple(float(speed) for speed in speeds)

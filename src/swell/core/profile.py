@@ -1,4 +1,4 @@
-"""What steps took so far, one robust summary per configuration, in bounded memory."""
+"""Step times so far: one robust summary per configuration, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any
 from swell.core.types import StepSummary, StepTimes
 from swell.errors import CheckpointError, ConfigError
 
-_NEW_SHAPE, _KNOWN_SHAPE = 2, 1  # steps left out after a change of shape: compiling and warm caches; warm caches alone
-_LEAST = 3  # measured steps before a configuration is told of
-_MOVED, _JITTER = 0.02, 0.1  # a median is told again once it moved by 2 %, or by more than so few steps scatter
-_KEPT, _STOOD = 512, 2048  # steps for which a configuration that was only tried is remembered, and one that stood
-_CHANGED = 1.5  # a machine so much slower or faster than before is another one, of which only the present is known
-_DOUBTED, _CONTRADICTS = 64, 1.2  # less work that took so much longer is forgotten after these steps
-_BEYOND = 2.0  # so is more work that took so many times longer than its share; larger ones may miss a cache, but not so
+_NEW_SHAPE, _KNOWN_SHAPE = 2, 1  # steps left out after a change of shape: they compile, or warm caches
+_LEAST = 3  # measured steps before a configuration has a summary
+_MOVED, _JITTER = 0.02, 0.1  # a summary is renewed when its median moved by 2 %, or by more than few steps scatter
+_TRIED, _USED = 512, 2048  # steps for which a configuration is remembered, if it was only tried, or used for a while
+_CHANGED = 1.5  # a machine slower or faster by this factor is another machine: its earlier times are forgotten
+_CONTRADICTED = 64  # steps for which times are remembered that contradict the present ones
+_LONGER = 1.2  # they do if less work took longer by this factor,
+_BEYOND_SHARE = 2.0  # or more work took longer than its share by this factor, which a missed cache does not explain
 
 Configuration = tuple[int, int, int, int]  # replicas, nodes, micro-batch, accumulation
 
@@ -26,45 +27,46 @@ Configuration = tuple[int, int, int, int]  # replicas, nodes, micro-batch, accum
 class _Entry:
     step_s: list[float] = field(default_factory=list)  # the newest, oldest first
     sync_s: list[float] = field(default_factory=list)
-    told: StepSummary | None = None
-    last: int = 0  # the step it was run at last
-    forgotten: int = 0  # how often it was, for its age: what is tried again and again is tried ever more seldom
-    pace_s: float | None = None  # its median when half a window was full, to tell whether the machine is still the same
+    summary: StepSummary | None = None
+    last: int = 0  # the step it ran at last
+    forgotten: int = 0  # how often it was forgotten for its age: each time it is remembered for longer
+    pace_s: float | None = None  # its median when half a window was full, to notice a change of the machine
 
 
 class Profile:
-    """Collects the times of committed steps; ``summaries()`` is what a policy sees of them.
+    """Collects the times of committed steps; a policy sees ``summaries()``.
 
-    The first steps after a change of shape are left out (two when it was never run before, otherwise one), and each
-    configuration keeps the newest ``window`` steps and tells their median, so compilation, warm-up and the odd stall do
-    no harm. At most ``limit`` configurations are kept; the one not run for longest goes first. What a machine did once
-    it need not do again: a configuration is forgotten when it was not run for long, sooner if it was only tried. So are
-    those of this world that were measured at another speed: all of them when the present one becomes much slower or
-    faster than it was, otherwise those whose times cannot be of one machine with the present one's. The summaries stay
-    the same tuple until something material changed, so whatever is computed from them can be kept.
+    A summary is the median of a configuration's newest ``window`` steps. The first steps after a change of shape are
+    left out: two if the shape is new, otherwise one. So compilation, warm-up and a rare stall do no harm. At most
+    ``limit`` configurations are kept; the one that has not run for the longest time is dropped first.
+
+    Machines change, so a configuration is forgotten when it has not run for long, sooner if it was only tried. So are
+    configurations of this world that were measured at another speed: all of them when the present one becomes much
+    slower or faster, otherwise those whose times contradict the present one's. The summaries stay the same tuple until
+    something important changes, so results computed from them can be cached.
 
     >>> profile = Profile()
     >>> for seconds in (9.0, 0.5, 0.2, 0.2, 7.0, 0.2):
     ...     profile.add(StepTimes(replicas=1, nodes=1, micro_batch=32, accumulation=1, step_s=seconds))
-    >>> [(seen.step_s, seen.count) for seen in profile.summaries()]
+    >>> [(summary.step_s, summary.count) for summary in profile.summaries()]
     [(0.2, 3)]
     """
 
     def __init__(self, *, window: int = 32, limit: int = 64) -> None:
         if window < _LEAST or limit < 1:
             raise ConfigError(
-                f"a profile with window={window} and limit={limit} tells nothing: the window must hold at least "
-                f"{_LEAST} steps and the limit at least 1 configuration."
+                f"window is {window} and limit is {limit}; expected a window of at least {_LEAST} steps and a limit of "
+                "at least 1 configuration. Give for example window=32, limit=64."
             )
         self._window, self._limit = window, limit
-        self._entries: dict[Configuration, _Entry] = {}  # the one run last is at the end
+        self._entries: dict[Configuration, _Entry] = {}  # the latest is at the end
         self._shape: Configuration | None = None
         self._leave_out = 0
         self._steps = 0
         self._summaries: tuple[StepSummary, ...] = ()
 
     def add(self, times: StepTimes) -> None:
-        """Take in one committed step; times that are not finite and above zero are left out."""
+        """Add one committed step; a time that is not finite and above 0 is ignored."""
         shape = (times.replicas, times.nodes, times.micro_batch, times.accumulation)
         self._steps += 1
         if shape != self._shape:
@@ -72,7 +74,7 @@ class Profile:
             self._leave_out = _KNOWN_SHAPE if shape in self._entries else _NEW_SHAPE
             self._entries[shape] = self._entries.pop(shape, _Entry())
             while len(self._entries) > self._limit:
-                self._retell(self._entries.pop(next(iter(self._entries))).told, None)
+                self._swap(self._entries.pop(next(iter(self._entries))).summary, None)
         if not 0 < times.step_s < math.inf:
             return
         if self._leave_out:
@@ -83,51 +85,51 @@ class Profile:
         for values, value in ((entry.step_s, times.step_s), (entry.sync_s, times.sync_s)):
             values.append(value)
             del values[: -self._window]
-        self._tell(shape, entry)
+        self._summarize(shape, entry)
         self._forget_the_past(shape, entry)
 
     def summaries(self) -> tuple[StepSummary, ...]:
         """One summary per configuration with at least three measured steps, in order of configuration."""
         return self._summaries
 
-    def _tell(self, shape: Configuration, entry: _Entry) -> None:
-        count, told = len(entry.step_s), entry.told
+    def _summarize(self, shape: Configuration, entry: _Entry) -> None:
+        count, before = len(entry.step_s), entry.summary
         if count < _LEAST:
             return
         now = median(entry.step_s)
-        if told is not None:
-            moved = abs(now / told.step_s - 1) > max(_MOVED, _JITTER / math.sqrt(told.count))
-            grown = count >= min(4 * told.count, self._window) > told.count
+        if before is not None:
+            moved = abs(now / before.step_s - 1) > max(_MOVED, _JITTER / math.sqrt(before.count))
+            grown = count >= min(4 * before.count, self._window) > before.count
             if not (moved or grown):
                 return
         replicas, nodes, micro_batch, accumulation = shape
-        entry.told = StepSummary(
+        entry.summary = StepSummary(
             replicas=replicas, nodes=nodes, micro_batch=micro_batch, accumulation=accumulation,
             step_s=now, count=count, sync_s=median(entry.sync_s),
         )  # fmt: skip
-        self._retell(told, entry.told)
+        self._swap(before, entry.summary)
 
     def _forget_the_past(self, shape: Configuration, entry: _Entry) -> None:
-        """Drop what no longer tells of this machine; what is dropped for its age is tried again ever more seldom."""
-        sure = entry.told if len(entry.step_s) >= self._window // 2 else None
+        """Drop times that are no longer true of this machine; each time for their age, they are kept for longer."""
+        sure = entry.summary if len(entry.step_s) >= self._window // 2 else None
         now = None if sure is None else sure.step_s
         changed = now is not None and not 1 / _CHANGED < now / (entry.pace_s or now) < _CHANGED
-        for other, kept in self._entries.items():
-            if other == shape or not kept.step_s:
+        for other, past in self._entries.items():
+            if other == shape or not past.step_s:
                 continue
-            here, age = other[:2] == shape[:2], (self._steps - kept.last) / 2**kept.forgotten
-            old = age > (_KEPT if len(kept.step_s) < self._window else _STOOD)
-            if changed and here:
+            same_world, age = other[:2] == shape[:2], (self._steps - past.last) / 2**past.forgotten
+            old = age > (_TRIED if len(past.step_s) < self._window else _USED)
+            if changed and same_world:
                 self._forget(other, _Entry())
-            elif old or (here and age > _DOUBTED and _contradict(sure, kept.told)):
-                self._forget(other, _Entry(forgotten=kept.forgotten + 1))
+            elif old or (same_world and age > _CONTRADICTED and _contradict(sure, past.summary)):
+                self._forget(other, _Entry(forgotten=past.forgotten + 1))
         entry.pace_s = now if changed else entry.pace_s or now
 
     def _forget(self, shape: Configuration, instead: _Entry) -> None:
-        self._retell(self._entries[shape].told, None)
+        self._swap(self._entries[shape].summary, None)
         self._entries[shape] = instead
 
-    def _retell(self, before: StepSummary | None, after: StepSummary | None) -> None:
+    def _swap(self, before: StepSummary | None, after: StepSummary | None) -> None:
         rest = [summary for summary in self._summaries if summary is not before]
         rest = rest if after is None else [*rest, after]
         self._summaries = tuple(sorted(rest, key=lambda s: (s.replicas, s.nodes, s.micro_batch, s.accumulation)))
@@ -143,14 +145,14 @@ class Profile:
                     "age": self._steps - entry.last,
                     "forgotten": entry.forgotten,
                     "pace_s": entry.pace_s,
-                    "told": None if entry.told is None else [entry.told.step_s, entry.told.count, entry.told.sync_s],
+                    "told": None if (known := entry.summary) is None else [known.step_s, known.count, known.sync_s],
                 }
                 for shape, entry in self._entries.items()
             ]
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a saved profile; the next step counts as a change of shape, for the process is a new one."""
+        """Continue from a saved profile; the next step counts as a change of shape, because the process is new."""
         entries: dict[Configuration, _Entry] = {}
         try:
             for saved in state["entries"][-self._limit :]:
@@ -160,54 +162,54 @@ class Profile:
                 entry.last, entry.forgotten = -int(saved.get("age", 0)), int(saved.get("forgotten", 0))
                 entry.pace_s = saved.get("pace_s")
                 if saved["told"] is not None:
-                    told_s, count, sync_s = saved["told"]
-                    entry.told = StepSummary(
+                    median_s, count, sync_s = saved["told"]
+                    entry.summary = StepSummary(
                         replicas=replicas, nodes=nodes, micro_batch=micro_batch, accumulation=accumulation,
-                        step_s=float(told_s), count=int(count), sync_s=float(sync_s),
+                        step_s=float(median_s), count=int(count), sync_s=float(sync_s),
                     )  # fmt: skip
                 entries[replicas, nodes, micro_batch, accumulation] = entry
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
-                f"the saved step times cannot be read ({error!r}): expected what Profile.state_dict() gave. Leave them "
-                "out of the checkpoint to measure anew; nothing else depends on them."
+                f"the saved step times cannot be read ({error!r}); expected what Profile.state_dict() returned. Leave "
+                "them out of the checkpoint to measure again; nothing else depends on them."
             ) from error
         self._entries, self._shape, self._leave_out, self._steps, self._summaries = entries, None, 0, 0, ()
         for entry in entries.values():
-            if entry.told is not None:
-                self._retell(None, entry.told)
+            if entry.summary is not None:
+                self._swap(None, entry.summary)
 
 
 def _contradict(one: StepSummary | None, other: StepSummary | None) -> bool:
-    """Whether they tell of machines of different speed: more work took much less time, or far more than its share."""
+    """Whether they cannot be of one machine: more work took much less time, or far more than its share."""
     if one is None or other is None:
         return False
     for less, more in ((one, other), (other, one)):
         micro, accumulation = more.micro_batch / less.micro_batch, more.accumulation / less.accumulation
         if micro >= 1 and accumulation >= 1:
-            quicker = less.step_s > _CONTRADICTS * more.step_s
-            if quicker or more.step_s > _BEYOND * micro * accumulation * less.step_s:
+            quicker = less.step_s > _LONGER * more.step_s
+            if quicker or more.step_s > _BEYOND_SHARE * micro * accumulation * less.step_s:
                 return True
     return False
 
 
 def slowest(times: Iterable[StepTimes]) -> StepTimes:
-    """One step's times from those of all its replicas: a step is over when its slowest replica is.
+    """One step's times from those of all its replicas: a step ends when its slowest replica does.
 
-    The slowest waits least for the others, so the least waiting time is what the exchange itself took.
+    The slowest waits least for the others, so the least waiting time is the time of the exchange itself.
 
     >>> fast = StepTimes(replicas=2, nodes=1, micro_batch=8, accumulation=2, step_s=1.0, sync_s=0.6)
     >>> slow = StepTimes(replicas=2, nodes=1, micro_batch=8, accumulation=3, step_s=1.1, sync_s=0.1)
     >>> slowest([fast, slow])
     StepTimes(replicas=2, nodes=1, micro_batch=8, accumulation=3, step_s=1.1, sync_s=0.1)
     """
-    told = list(times)
-    if not told:
-        raise ConfigError("no replica told its step's time; pass the times of at least one.")
+    times = list(times)
+    if not times:
+        raise ConfigError("times is empty; expected those of at least one replica. Pass every replica's StepTimes.")
     return StepTimes(
-        replicas=max(one.replicas for one in told),
-        nodes=max(one.nodes for one in told),
-        micro_batch=max(one.micro_batch for one in told),
-        accumulation=max(one.accumulation for one in told),
-        step_s=max(one.step_s for one in told),
-        sync_s=min(one.sync_s for one in told),
+        replicas=max(one.replicas for one in times),
+        nodes=max(one.nodes for one in times),
+        micro_batch=max(one.micro_batch for one in times),
+        accumulation=max(one.accumulation for one in times),
+        step_s=max(one.step_s for one in times),
+        sync_s=min(one.sync_s for one in times),
     )

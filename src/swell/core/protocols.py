@@ -1,4 +1,4 @@
-"""Every seam of the library on one page: what may be replaced, and what a replacement must offer."""
+"""Every seam of the library on one page: what can be replaced, and what a replacement must offer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Rule(Protocol):
-    """How hyper-parameters follow the batch size. A function of its argument alone, so no path can matter."""
+    """How hyper-parameters follow the batch size: a function of its argument alone, not of the steps before."""
 
     def factors(self, state: ScaleState) -> Factors:
         """Factors of one parameter group for one step."""
@@ -29,8 +29,28 @@ class Rule(Protocol):
 
 
 @runtime_checkable
+class WrappingRule(Protocol):
+    """A rule around another one."""
+
+    @property
+    def rule(self) -> Any:
+        """The rule inside."""
+        ...
+
+
+@runtime_checkable
+class MetricRule(Protocol):
+    """A rule that names the moments it uses; those in Adam's metric are measured only for a rule that needs them."""
+
+    @property
+    def metric(self) -> str:
+        """``"preconditioned"`` for moments in Adam's metric, anything else for plain ones."""
+        ...
+
+
+@runtime_checkable
 class Policy(Protocol):
-    """Which global batch the next step takes. A function of the observation alone, so a log can be replayed."""
+    """Which global batch the next step takes: a function of the observation alone, so a log can be replayed."""
 
     @property
     def base(self) -> int:
@@ -88,7 +108,7 @@ class BoundedPolicy(Protocol):
 
     @property
     def max(self) -> int | None:
-        """The largest global batch; None where only ``micro`` bounds it."""
+        """The largest global batch; None if only ``micro`` bounds it."""
         ...
 
     @property
@@ -132,7 +152,7 @@ class Order(Protocol):
 
 
 class Collective(Protocol):
-    """What replicas tell one another. One process is a world of size 1, in which every call returns at once.
+    """What replicas send one another. One process is a world of size 1, in which every call returns at once.
 
     Every member calls the same methods in the same order. A lost peer raises ``WorldError``.
     """
@@ -144,7 +164,7 @@ class Collective(Protocol):
     def size(self) -> int: ...
 
     def gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
-        """Every rank's float64 numbers, in rank order; every rank gives equally many."""
+        """Every rank's float64 numbers, in rank order; every rank passes the same number of them."""
         ...
 
     def gather_text(self, text: str) -> list[str]:
@@ -152,7 +172,7 @@ class Collective(Protocol):
         ...
 
     def sum_tensors(self, tensors: Sequence[Any]) -> None:
-        """Replace each tensor by its sum over ranks, in place; tensors of one dtype and device travel together."""
+        """Replace each tensor by its sum over ranks, in place; tensors of one dtype and device are sent together."""
         ...
 
     def broadcast_tensors(self, tensors: Sequence[Any], *, source: int) -> None:

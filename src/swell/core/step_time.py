@@ -9,7 +9,7 @@ import numpy as np
 
 from swell.errors import ConfigError
 
-AXES = ("replicas", "nodes", "micro_batch", "accumulation")  # what a step time is a function of
+AXES = ("replicas", "nodes", "micro_batch", "accumulation")  # the arguments of a step time
 TIMES = ("alpha_c", "beta_c", "alpha_r", "beta_r", "alpha_n", "beta_n", "alpha_s")
 GAMMA = (1.0, 10.0)
 Numbers = np.ndarray | float
@@ -25,7 +25,7 @@ class Params:
     .. math:: T = (a - 1)\,T_c + (T_c^\gamma + T_n^\gamma)^{1/\gamma} + \alpha_s
 
     where :math:`\alpha, \beta` are those of the slowest link in use: r within one node, n between nodes. The term
-    :math:`\alpha_s` is ours: without it, accumulation looks dearer than it is.
+    :math:`\alpha_s` is ours: without it, accumulation looks more expensive than it is.
     Reference: Qiao et al., Pollux, OSDI 2021, section 3.2, https://arxiv.org/abs/2008.12260
     """
 
@@ -42,11 +42,13 @@ class Params:
         wrong = [name for name in TIMES if not 0 <= getattr(self, name) < math.inf]
         if wrong or self.alpha_c + self.beta_c <= 0:
             raise ConfigError(
-                f"{', '.join(wrong) or 'alpha_c and beta_c'} of {self} cannot be: every constant is a finite number of "
-                "seconds, zero or more, and computing takes some time. Get them from throughput.fit(...)."
+                f"{', '.join(wrong) or 'alpha_c + beta_c'} of {self} cannot be; expected finite seconds, 0 or more, "
+                "and some time for computing. Get the constants from throughput.fit(...)."
             )
         if not GAMMA[0] <= self.gamma <= GAMMA[1]:
-            raise ConfigError(f"gamma is {self.gamma}; expected 1 (no overlap) to 10 (the exchange is nearly hidden).")
+            raise ConfigError(
+                f"gamma is {self.gamma}; expected 1 (no overlap) to 10 (nearly full). Give for example 2."
+            )
 
 
 def predict(
@@ -69,12 +71,12 @@ def table(*axes: Numbers) -> tuple[tuple[int, ...], np.ndarray]:
 
 
 def links(steps: np.ndarray) -> np.ndarray:
-    """Which link the exchange of each row goes over: 0 none, 1 within a node, 2 between nodes."""
+    """The link that the exchange of each row uses: 0 none, 1 within a node, 2 between nodes."""
     return np.where(steps[:, 0] <= 1, 0, np.where(steps[:, 1] <= 1, 1, 2))
 
 
 def to_theta(params: Params) -> np.ndarray:
-    """The vector that is fitted: logarithms of the seven times, so that none is ever negative, then gamma."""
+    """The vector that is fitted: logarithms of the seven times, so that none can be negative, then gamma."""
     return np.array([*(math.log(max(getattr(params, name), 1e-18)) for name in TIMES), params.gamma])
 
 

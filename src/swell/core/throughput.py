@@ -1,4 +1,4 @@
-"""How long steps take on any number of workers: a law fitted to the steps that were measured, and its error."""
+"""How long steps take on any number of workers: a law fitted to measured steps, and its error."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from swell.errors import ConfigError
 
 __all__ = ["Fit", "Params", "Prediction", "fit", "predict"]
 
-_ODDITY = 0.03  # how far, relatively, a real machine strays from the law at any one point
-_JITTER = 0.10  # how far one step's time strays from its median
-_SYNC_ODDITY = 0.15  # the exchange as timed from outside is only roughly the law's T_n
-_UNSEEN = 0.5  # least relative error for a kind of link that was never measured
+# Relative deviations:
+_ODDITY = 0.03  # of a real machine from the law, at any one point
+_JITTER = 0.10  # of one step's time from the median
+_SYNC_ODDITY = 0.15  # of the exchange, as timed from outside, from the law's T_n
+_UNSEEN = 0.5  # least error for a kind of link that was never measured
 
 
 class Prediction(NamedTuple):
@@ -42,11 +43,11 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Fit:
-    """The law that fits what was measured, and how far to trust it anywhere else."""
+    """The law that fits the measured steps, and how far to trust it elsewhere."""
 
     params: Params
     covariance: np.ndarray  # of the logarithms of alpha_c, beta_c, alpha_r, beta_r, alpha_n, beta_n, alpha_s; of gamma
-    misfit: float  # how far, relatively, the machine strays from the law
+    misfit: float  # relative deviation of the machine from the law
     points: tuple[StepSummary, ...]
     _steps: np.ndarray = field(repr=False)
     _slopes: np.ndarray = field(repr=False)  # of log T by theta, at the points
@@ -56,10 +57,10 @@ class Fit:
     def predict(self, *, replicas: Numbers, nodes: Numbers, micro_batch: Numbers, accumulation: Numbers) -> Prediction:
         """Step times in seconds with their relative errors; the arguments are broadcast.
 
-        The law's time is bent towards the measurements near by, so a machine that is not quite linear is predicted well
-        where it was measured (a Gaussian process over the residuals). The error joins the spread of the constants and
-        the misfit of the law, less what near-by measurements take away; for a kind of link that was never measured it
-        is at least one half. Reference: Rasmussen and Williams, Gaussian Processes for Machine Learning, section 2.7.
+        A Gaussian process over the residuals bends the law towards nearby measurements, so a machine that is not quite
+        linear is predicted well where it was measured. The error combines the spread of the constants and the misfit of
+        the law, reduced by nearby measurements. For a kind of link that was never measured it is at least one half.
+        Reference: Rasmussen and Williams, Gaussian Processes for Machine Learning, section 2.7.
         """
         shape, steps = table(replicas, nodes, micro_batch, accumulation)
         step_s, slopes = step_seconds(to_theta(self.params), steps)
@@ -77,51 +78,51 @@ class Fit:
 def fit(points: Sequence[StepSummary], prior: Params | None = None) -> Fit:
     """The law that fits these measurements best, by bounded robust least squares of the logarithms of times.
 
-    Priors stand in for what was not seen, and fade as points come in: with one micro-batch size, half of the computing
+    Priors replace missing measurements and fade as points are added: with one micro-batch size, half of the computing
     time is constant; exchange between nodes is slower than within one; each further replica adds a fiftieth of the
-    first exchange; the update takes a fiftieth of a micro-batch. ``prior`` puts known constants in their place, say
-    those of an earlier run on such machines. Takes a few milliseconds. ``ConfigError`` where no step was measured.
+    first exchange; the update takes a fiftieth of a micro-batch. ``prior`` replaces them by known constants, for
+    example of an earlier run on such machines. Takes a few milliseconds. ``ConfigError`` if no step was measured.
 
-    >>> seen = [StepSummary(replicas=1, nodes=1, micro_batch=b, accumulation=1, step_s=0.01 + b / 1000, count=16)
-    ...         for b in (16, 32, 64, 128)]
-    >>> time, error = fit(seen).predict(replicas=1, nodes=1, micro_batch=256, accumulation=1)
+    >>> steps = [StepSummary(replicas=1, nodes=1, micro_batch=b, accumulation=1, step_s=0.01 + b / 1000, count=16)
+    ...          for b in (16, 32, 64, 128)]
+    >>> time, error = fit(steps).predict(replicas=1, nodes=1, micro_batch=256, accumulation=1)
     >>> bool(abs(time / 0.266 - 1) < 0.05), bool(error < 0.15)
     (True, True)
     """
-    from scipy.optimize import least_squares  # here, for it takes half a second to import and most runs never fit
+    from scipy.optimize import least_squares  # here, because the import takes half a second and most runs never fit
 
     points = tuple(points)
     step_s, sync_s, count = (np.array([getattr(p, n) for p in points], float) for n in ("step_s", "sync_s", "count"))
     if not points or not np.all(np.isfinite(step_s) & (step_s > 0) & (sync_s >= 0) & (count > 0)):
         raise ConfigError(
-            f"cannot fit step times to {len(points)} measurements {points[:3]}: at least one is needed, each with a "
-            "count and a finite time above zero. Train a few steps first and leave out what was not timed."
+            f"points has {len(points)} measurements {points[:3]}; expected at least one to fit step times to, each "
+            "with a count and a finite time above 0. Train a few steps first, and leave out steps that were not timed."
         )
     _, steps = table(*(np.array([getattr(point, axis) for point in points], float) for axis in AXES))
     timed = (sync_s > 0) & (sync_s < step_s)  # where the exchange was timed, so was the computing
     computing_s = np.where(timed, step_s - sync_s, step_s) / steps[:, 3]
     centre, rows = _prior(steps, computing_s, prior)
     sigma = np.sqrt(_ODDITY**2 + _JITTER**2 / count)
-    # Without a second replica nothing is known of any exchange: its constants stay at the centre of their prior.
+    # Without a second replica no exchange was measured: its constants stay at the centre of their prior.
     free = np.arange(8) if np.any(steps[:, 0] > 1) else np.array([0, 1, 6])
     pulls = rows[:, free]
 
     @_remembering
-    def system(found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def system(guess: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         theta = centre.copy()
-        theta[free] = found
+        theta[free] = guess
         time, slopes = step_seconds(theta, steps)
         part, part_slopes = micro_batch_seconds(theta, steps[timed])
         residuals = (np.log(time / step_s) / sigma, np.log(part / computing_s[timed]) / _SYNC_ODDITY)
         jacobian = (slopes[:, free] / sigma[:, None], part_slopes[:, free] / _SYNC_ODDITY, pulls)
-        return np.concatenate((*residuals, pulls @ (found - centre[free]))), np.concatenate(jacobian)
+        return np.concatenate((*residuals, pulls @ (guess - centre[free]))), np.concatenate(jacobian)
 
     low, high = np.full(8, centre[0] - 30.0), np.full(8, centre[0] + 15.0)
     low[7], high[7] = GAMMA
-    jacobian: Any = lambda found: system(found)[1]  # noqa: E731 - a name for the type checker, which expects text here
+    jacobian: Any = lambda guess: system(guess)[1]  # noqa: E731 - a name for the type checker, which expects text here
     theta = centre.copy()
     theta[free] = least_squares(
-        lambda found: system(found)[0],
+        lambda guess: system(guess)[0],
         np.clip(centre, low + 1e-3, high - 1e-3)[free],
         jacobian,
         bounds=(low[free], high[free]),
@@ -138,7 +139,7 @@ def fit(points: Sequence[StepSummary], prior: Params | None = None) -> Fit:
 def _remembering(
     function: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
 ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """The function with its last answer kept: least_squares asks for residuals and slopes at the same place."""
+    """The function with its last result kept: least_squares asks for residuals and slopes at the same place."""
     last: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
 
     def remembered(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -159,8 +160,8 @@ def _settled(
     sigma: np.ndarray,
     rows: np.ndarray,
 ) -> Fit:
-    """The fit with all that its predictions need, worked out once."""
-    if not np.any(links(steps) == 2):  # as AdaptDL: the network between nodes is not faster than the one within
+    """The fit with all that its predictions need, computed once."""
+    if not np.any(links(steps) == 2):  # like AdaptDL: the network between nodes is not faster than the one within
         theta[4:6] = np.maximum(theta[4:6], theta[2:4] + math.log(1.1))
     time, slopes = step_seconds(theta, steps)
     residuals = log_s - np.log(time)
@@ -168,7 +169,7 @@ def _settled(
     settled = float(np.trace(np.linalg.solve(information + rows.T @ rows, information)))  # constants the points fixed
     strays = float(np.sum(np.clip(residuals, -0.3, 0.3) ** 2))
     misfit = math.sqrt((strays + 4 * _ODDITY**2) / (max(len(points) - settled, 0.0) + 4))
-    # An outlier is not believed where it stands either; beside a law that fits badly everywhere, it is none.
+    # An outlier is not trusted at its own place either. If the law fits badly everywhere, there are no outliers.
     trust = 1 / (1 + (residuals / np.maximum(4 * sigma, 3 * misfit)) ** 2)
     noise = _JITTER**2 / np.array([point.count for point in points], float) / trust**2
     precision = np.linalg.inv(misfit**2 * _closeness(steps, steps) + np.diag(noise))
@@ -185,7 +186,7 @@ def _settled(
 
 
 def _prior(steps: np.ndarray, computing_s: np.ndarray, known: Params | None) -> tuple[np.ndarray, np.ndarray]:
-    """What to believe of theta before any measurement: a centre, and rows r such that r·(theta − centre) ~ N(0, 1)."""
+    """The prior of theta: a centre, and rows r such that r·(theta − centre) ~ N(0, 1)."""
     if known is not None:
         return to_theta(known), np.eye(8) / np.array([0.5] * 7 + [1.0])
     least = steps[:, 0] == steps[:, 0].min()  # the smallest world, where the exchange adds least to the computing
@@ -204,7 +205,7 @@ def _prior(steps: np.ndarray, computing_s: np.ndarray, known: Params | None) -> 
         ({1: 1}, 1.5),
         ({2: 1}, 2.0),
         ({4: 1}, 2.0),
-        ({4: 1, 2: -1}, 1.0),  # between nodes about twice as slow as within one, so either speaks for the other
+        ({4: 1, 2: -1}, 1.0),  # between nodes about twice as slow as within one, so either informs the other
         ({3: 1, 2: -1}, 1.0),
         ({5: 1, 4: -1}, 1.0),
         ({6: 1}, 1.5),
@@ -218,12 +219,12 @@ def _prior(steps: np.ndarray, computing_s: np.ndarray, known: Params | None) -> 
 
 
 def _closeness(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """What the misfits of two steps have in common, 0 to 1, by how many doublings lie between their layouts.
+    """The correlation of two steps' misfits, 0 to 1, by the number of doublings between their layouts.
 
-    Half of a misfit is shared over an octave or so; the other half belongs to the one configuration.
+    Half of a misfit is shared over about an octave; the other half belongs to the one configuration.
     """
     octaves = np.array([1.0, 1.0, 1.0, 1.5])
-    here, there = (np.log2(np.maximum(steps, 1e-9)) / octaves for steps in (left, right))
-    distance = np.sum((here[:, None, :] - there[None, :, :]) ** 2, axis=2)
+    rows, columns = (np.log2(np.maximum(steps, 1e-9)) / octaves for steps in (left, right))
+    distance = np.sum((rows[:, None, :] - columns[None, :, :]) ** 2, axis=2)
     distance = distance + 2.0 * (links(left)[:, None] != links(right)[None, :])
     return 0.5 * np.exp(-distance / 2) + 0.5 * np.exp(-distance / 0.02)

@@ -1,23 +1,23 @@
-"""The values that parts hand to one another: frozen, free of torch, counted in samples."""
+"""The values that parts pass to one another: frozen, free of torch, counted in samples."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
 
-_ENOUGH = 16  # measured steps from which an interval is more than a guess
+_ENOUGH = 16  # measured steps from which the lower end of an interval can be trusted
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """What is known of a gradient's distribution: both in squared gradient units, noise per sample."""
+    """A gradient's signal and noise, both in squared gradient units, noise per sample."""
 
     signal: float  # |G|^2, the squared norm of the true gradient
     noise: float  # tr(Sigma), the trace of the per-sample gradient covariance
 
     @property
     def noise_scale(self) -> float:
-        """noise / signal in samples: the batch at which noise and signal are equal; infinite without signal."""
+        """noise / signal in samples: the batch at which both are equal; infinite without signal."""
         if self.signal > 0:
             return max(self.noise, 0.0) / self.signal
         return math.inf if self.noise > 0 else 0.0
@@ -25,7 +25,7 @@ class Moments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseEstimate:
-    """Smoothed moments of the whole gradient and of each parameter group, and how sure they are."""
+    """Smoothed moments of the whole gradient and of each parameter group, with a confidence interval."""
 
     total: Moments
     groups: tuple[Moments, ...]
@@ -40,15 +40,15 @@ class NoiseEstimate:
 
     @property
     def trusted(self) -> float | None:
-        """The noise scale, in samples, where it is sure and a number; else None."""
+        """The noise scale in samples, if it is sure and finite; otherwise None."""
         noise_scale = self.total.noise_scale
         return noise_scale if self.sure and math.isfinite(noise_scale) else None
 
     @property
     def at_least(self) -> float:
-        """What the noise scale is no smaller than, sure or not: the interval's lower end, 0 while little was measured.
+        """A lower bound of the noise scale, sure or not: the interval's lower end, or 0 if too little was measured.
 
-        Far below the noise scale a batch tells little of it but that it is far above; to grow, that is enough.
+        A batch far below the noise scale shows only that the noise scale is far above. That is enough to grow.
         """
         low = self.interval[0]
         return low if self.observations >= _ENOUGH and 0 < low < math.inf else 0.0
@@ -56,10 +56,10 @@ class NoiseEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factors:
-    """How a rule changes one parameter group's hyper-parameters for one step; all ones change nothing.
+    """How a rule changes one parameter group's hyper-parameters for one step; ones change nothing.
 
     ``lr``, ``eps`` and ``weight_decay`` multiply. The others are exponents: a decay rate ``d`` per base step becomes
-    ``d ** power``, which keeps its half-life in samples and never leaves [0, 1).
+    ``d ** power``, which keeps its half-life in samples and stays in [0, 1).
     """
 
     lr: float = 1.0
@@ -72,12 +72,12 @@ class Factors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleState:
-    """What a rule sees: where one step stands relative to the batch the user tuned for."""
+    """What a rule sees: one step relative to the batch the user tuned for."""
 
     scale: float  # global batch / base batch
     base_batch: int
     moments: Moments | None = None  # of this parameter group; None until the first estimate
-    preconditioned: Moments | None = None  # the same in Adam's metric; None where the optimizer has no second moment
+    preconditioned: Moments | None = None  # the same in Adam's metric; None if the optimizer has no second moment
     progress: float = 0.0  # accumulated base-equivalent steps before this step
     samples: int = 0  # samples committed before this step
 
@@ -88,7 +88,7 @@ class MicroBatch:
 
     offset: int
     size: int
-    weight: float  # size / global batch; 0 for one that is computed only to keep step with others
+    weight: float  # size / global batch; 0 if it is computed only because the other replicas compute one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,28 +114,28 @@ class Plan:
 
     @property
     def num_micro_batches(self) -> int:
-        """How many micro-batches count."""
+        """Micro-batches with a weight above 0."""
         return sum(micro.weight > 0 for share in self.shares for micro in share)
 
     def share_sizes(self) -> tuple[int, ...]:
-        """Samples of each replica that count in this step."""
+        """Samples of each replica in micro-batches with a weight above 0."""
         return tuple(sum(micro.size for micro in share if micro.weight > 0) for share in self.shares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """All a policy may look at when it chooses the next step's global batch."""
+    """All that a policy may use to choose the next step's global batch."""
 
     step: int  # optimizer steps committed so far
     samples: int  # samples committed so far, over all epochs
     epoch: int
     epoch_samples: int  # samples committed in this epoch
     epoch_size: int | None  # samples of one epoch; None for a stream of unknown length
-    total_samples: int | None  # samples of the whole run where the loop knows it
+    total_samples: int | None  # samples of the whole run, if the loop knows it
     progress: float  # accumulated base-equivalent steps
     base_batch: int
-    batch: int  # what was chosen for the step before, whole even where an epoch's end cut it (at first the base batch)
-    batch_since: int  # value of ``samples`` when ``batch`` was last changed
+    batch: int  # chosen for the step before, even if the end of the epoch cut that step; at first the base batch
+    batch_since: int  # value of ``samples`` when ``batch`` changed last
     replicas: int
     noise: NoiseEstimate | None = None
     times: StepTimes | None = None
@@ -143,23 +143,23 @@ class Observation:
     feasible: bool = True  # whether ``batch`` can be laid out on these replicas
     capacity: tuple[float, ...] = field(default=())  # relative speed of each replica; empty when equal
     nodes: int = 1  # machines the replicas are spread over
-    micro_batch: int | None = None  # the largest chosen for the step before, as ``batch``; None before the first
-    max_micro: int | None = None  # largest micro-batch that may be tried, once memory ran out at a larger one
-    profile: tuple[StepSummary, ...] = field(default=())  # what steps took so far, one summary per configuration
-    total_progress: float | None = None  # base-equivalent steps after which the run ends, where progress ends it
+    micro_batch: int | None = None  # the largest chosen for the step before, like ``batch``; None before the first
+    max_micro: int | None = None  # the largest micro-batch allowed after memory ran out at a larger one
+    profile: tuple[StepSummary, ...] = field(default=())  # step times so far, one summary per configuration
+    total_progress: float | None = None  # base-equivalent steps after which the run ends, if progress ends it
 
     @property
     def done(self) -> float | None:
-        """The part of the run that is done, 0 to 1; None where the loop does not know how long it is.
+        """The part of the run that is done, 0 to 1; None if the loop does not know the length of the run.
 
-        Where progress ends the run it is told by progress: larger batches take more samples to get there.
+        If progress ends the run, this is the part of that progress, because larger batches take more samples for it.
         """
         if self.total_progress is not None:
             return min(1.0, self.progress / self.total_progress)
         return None if self.total_samples is None else min(1.0, self.samples / max(1, self.total_samples))
 
     def within_epoch(self, batch: int) -> int:
-        """The batch, or the samples of an epoch where it has fewer: no step can take more."""
+        """The batch, but at most the samples of an epoch: no step can take more."""
         return batch if self.epoch_size is None else min(batch, self.epoch_size)
 
 
@@ -172,25 +172,25 @@ class StepTimes:
     micro_batch: int
     accumulation: int
     step_s: float  # the whole step, loading included
-    sync_s: float = 0.0  # the part spent waiting for the gradient exchange after compute, where it was measured
+    sync_s: float = 0.0  # the part spent waiting for the gradient exchange after compute; 0 if not measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSummary:
-    """What steps of one configuration take: a median over the newest ones, without warm-up."""
+    """The time of steps of one configuration: a median over the newest ones, without warm-up."""
 
     replicas: int
     nodes: int
     micro_batch: int
     accumulation: int
     step_s: float  # median, in seconds
-    count: int  # steps the median is over; as of the last time it was told, so that a summary seldom changes
-    sync_s: float = 0.0  # median of what was spent waiting for the exchange; 0 where it was not measured
+    count: int  # steps in the median, as of its latest update, so that a summary seldom changes
+    sync_s: float = 0.0  # median of the wait for the exchange; 0 if not measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What a policy may choose beyond the global batch: the largest micro-batch to lay it out with."""
+    """A global batch and the largest micro-batch to lay it out with."""
 
     global_batch: int
     micro_batch: int
@@ -198,11 +198,11 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Why a policy chose what it chose: sentences for people, numbers for tools."""
+    """A policy's choice and its reasons: sentences for people, numbers for tools."""
 
     chosen: Layout
-    current: Layout | None  # as it stood before; None before the first step
+    current: Layout | None  # the layout before; None before the first step
     reasons: tuple[str, ...]
-    goodput: float | None = None  # predicted for ``chosen``, in base-equivalent samples a second; None when unknown
+    goodput: float | None = None  # predicted for ``chosen``, in base-equivalent samples per second; None if unknown
     current_goodput: float | None = None
     inputs: dict[str, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Which worlds a largest global batch and bounds on the micro-batch allow, as AdaptDL's users know them."""
+"""The numbers of replicas that a largest global batch and bounds on the micro-batch allow, as in AdaptDL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from swell.errors import ConfigError, PlanError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldBounds:
-    """What is possible on one number of replicas: the smallest and largest batch, or why there is none."""
+    """The smallest and largest batch on one number of replicas, or the reason why there is none."""
 
     replicas: int
     batches: tuple[int, int] | None
@@ -20,11 +20,11 @@ class WorldBounds:
 
 
 def largest_batch(replicas: int, *, base: int, max_batch: int | None, micro: tuple[int, int] | None) -> int:
-    """The most samples a step may have on so many replicas: ``max_batch``, or what ``micro`` alone allows.
+    """The most samples of a step on these replicas: ``max_batch``, or what ``micro`` alone allows.
 
-    Bounds on the micro-batch alone mean what AdaptDL's local bounds mean: one micro-batch a replica, so at most
-    ``micro[1] * replicas`` samples. Accumulation would lift that limit to any height, so it serves only to reach the
-    base batch (the smallest batch from it on that fits). With neither bound the batch stays at ``base``.
+    Bounds on the micro-batch alone mean the same as AdaptDL's local bounds: one micro-batch per replica, so at most
+    ``micro[1] * replicas`` samples. Accumulation would remove that limit, so it is used only to reach the base batch
+    (the smallest batch from there on that fits). With neither bound the batch stays at ``base``.
 
     >>> [largest_batch(replicas, base=64, max_batch=None, micro=(8, 32)) for replicas in (1, 2, 4)]
     [64, 64, 128]
@@ -39,9 +39,9 @@ def largest_batch(replicas: int, *, base: int, max_batch: int | None, micro: tup
 def batches_on(
     replicas: int, *, base: int, max_batch: int | None, micro: tuple[int, int] | None, shrink: bool = False
 ) -> tuple[int, int]:
-    """The smallest and the largest batch that may be chosen on so many replicas, from ``base`` on unless ``shrink``.
+    """The smallest and the largest batch that may be chosen on these replicas, from ``base`` on unless ``shrink``.
 
-    Raises ``PlanError``, which says which bounds rule that number out, and what to change, where there is none.
+    Raises ``PlanError``, with the bounds that rule it out and what to change, if there is none.
     """
     bounds = MicroBounds() if micro is None else MicroBounds(*micro)
     highest = largest_batch(replicas, base=base, max_batch=max_batch, micro=micro)
@@ -59,12 +59,12 @@ def world_bounds(
     micro: tuple[int, int] | None = None,
     shrink: bool = False,
 ) -> list[WorldBounds]:
-    """For each number of replicas the batches that may be chosen there, or which of the numbers to change.
+    """For each number of replicas the batches that may be chosen there, or which number to change.
 
-    Either bound may be left out. A largest global batch alone bounds the share of each replica, so more replicas than
-    samples are ruled out. Bounds on the micro-batch alone rule out no world: the largest batch grows with it
-    (:func:`largest_batch`). With both, they interact: ``micro[0] * replicas`` must not exceed the largest batch, which
-    rules out large worlds. With neither, the batch stays at ``base``.
+    Either bound may be left out. A largest global batch alone rules out more replicas than it has samples. Bounds on
+    the micro-batch alone rule out no world, because the largest batch grows with it (:func:`largest_batch`). With both,
+    ``micro[0] * replicas`` must not exceed the largest batch, which rules out large worlds. With neither, the batch
+    stays at ``base``.
 
     >>> for world in world_bounds([8, 10, 11], base=128, max_batch=1000, micro=(100, 500)):
     ...     print(world.replicas, world.batches)
@@ -74,22 +74,24 @@ def world_bounds(
     """
     base = whole_number(base, name="base")
     if max_batch is not None and whole_number(max_batch, name="max_batch") < base:
-        raise ConfigError(f"max_batch={max_batch} is below the base batch {base}: raise it to {base} or more.")
+        raise ConfigError(
+            f"max_batch is {max_batch}; expected at least the base batch of {base}. Raise it to {base} or more."
+        )
     if micro is not None:
         MicroBounds.of(min_micro=micro[0], max_micro=micro[1], constant_micro=False)
-    found = []
+    worlds = []
     for count in among:
         replicas = whole_number(count, name="replicas")
         try:
             batches = batches_on(replicas, base=base, max_batch=max_batch, micro=micro, shrink=shrink)
-            found.append(WorldBounds(replicas=replicas, batches=batches))
+            worlds.append(WorldBounds(replicas=replicas, batches=batches))
         except PlanError as error:
-            found.append(WorldBounds(replicas=replicas, batches=None, reason=str(error)))
-    return found
+            worlds.append(WorldBounds(replicas=replicas, batches=None, reason=str(error)))
+    return worlds
 
 
 def _ruled_out(replicas: int, lowest: int, highest: int, bounds: MicroBounds) -> str:
-    """Why there is no batch, in words that need no argument's name."""
+    """Why there is no batch, without names of arguments: callers have other names for them."""
     world = f"{replicas} replica{'s' if replicas > 1 else ''}"
     least = batch_at_least(lowest, replicas, bounds)
     remedies = [f"Raise the largest batch to {least} or more"]

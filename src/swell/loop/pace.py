@@ -1,4 +1,4 @@
-"""How large the next step is and how it is laid out: the policy asked, the plan made, both remembered."""
+"""How large the next step is and how it is laid out: asks the policy, makes the plan, counts what was done."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from swell.errors import ConfigError, PlanError
 from swell.policies import Fixed, find
 from swell.policies.decision import checked_batch, layout_by
 
-MOST_REPLICAS = 4096  # that are listed where a batch could feed more
+MOST_REPLICAS = 4096  # the most that ``possible_replicas`` lists
 
 
 class Pace:
-    """Counts what was done and turns it into the next step's batch and plan.
+    """Counts committed steps and turns the counts into the next step's batch and plan.
 
-    Every replica keeps the same counts, so every replica comes to the same plan without asking the others.
+    Every replica has the same counts, so every replica makes the same plan without asking the others.
     """
 
     def __init__(
@@ -36,32 +36,37 @@ class Pace:
     ) -> None:
         self.policy = policy
         self.base = policy.base
-        # Without bounds: the batch the user tuned fits one device; more is for the user to say.
+        # Without bounds, one device is assumed to hold the base batch, which the user tuned, and no more.
         self._low, self._high = (None, self.base) if micro is None else _bounds(micro)
         # Asked once: the check is slow for every step.
         self._layout_policy, self._bounded_policy = find(policy, LayoutPolicy), find(policy, BoundedPolicy)
         if self._layout_policy is not None:
-            _check_layouts(policy, low=self._low, constant=constant_micro)
-        self._told_high = None if micro is None else self._high  # a bound for policies that choose the micro-batch too
+            _refuse_bounds(policy, low=self._low, constant=constant_micro)
+        self._layout_high = None if micro is None else self._high  # for a policy that chooses the micro-batch too
         self._constant, self._capacity = constant_micro, capacity
-        self._exact = type(policy) is Fixed and policy.tolerance == 0
-        self.even = False  # whether replicas compute hand in hand, so that all need as many micro-batches
+        self._fixed = policy if type(policy) is Fixed and policy.tolerance == 0 else None
+        self.even = False  # whether every replica needs equally many micro-batches, because they communicate in each
         self.profile = Profile()
         self.step, self.progress = 0, 0.0
         self.batch, self.batch_since = self.base, 0
-        self._layout: Layout | None = None
-        self._last: StepTimes | None = None
-        self._untimed: StepTimes | None = None  # the latest step, until the replicas have agreed what it took
-        self._micro_seen: int | None = None
         self.resized = False
         self.max_micro: int | None = None  # what every replica's memory holds, as far as they know
-        self._asked: tuple[Any, ...] | None = None  # what the latest plan was made for
-        self._planned: Plan
-        self._tried: tuple[int, int] | None = None  # of what it is known whether it can be laid out
-        self._fitted = True
+        self._layout: Layout | None = None  # the policy's latest choice, if it chooses the micro-batch
+        self._micro_before: int | None = None
+        self._latest_times: StepTimes | None = None
+        self._untimed: StepTimes | None = None  # the latest step, until the replicas agree on its time
+        self._plan_key: tuple[Any, ...] | None = None  # the arguments of the latest plan
+        self._plan: Plan
+        self._fit_key: tuple[int, int] | None = None  # the arguments of the latest ``_fits``
+        self._fit = True
+
+    @property
+    def latest_times(self) -> StepTimes | None:
+        """The latest step time that the replicas have agreed on: that of the step before the latest."""
+        return self._latest_times
 
     def observe(self, *, replicas: int, nodes: int, noise: NoiseEstimate | None, **place: Any) -> Observation:
-        """All a policy may look at; ``place`` are the ledger's figures."""
+        """All that a policy may use; ``place`` holds the ledger's counts."""
         return Observation(
             step=self.step,
             progress=self.progress,
@@ -71,12 +76,12 @@ class Pace:
             replicas=replicas,
             nodes=nodes,
             noise=noise,
-            times=self._last,
+            times=self._latest_times,
             resized=self.resized,
             feasible=self._fits(self.batch, replicas),
             capacity=self._capacity or (),
-            micro_batch=self._micro_seen,
-            max_micro=_least(self.max_micro, self._told_high),
+            micro_batch=self._micro_before,
+            max_micro=_least(self.max_micro, self._layout_high),
             profile=self.profile.summaries(),
             **place,
         )
@@ -89,10 +94,10 @@ class Pace:
     @property
     def settled(self) -> bool:
         """Whether the policy can only choose the batch of the step before."""
-        return self._exact and self.batch == self.policy.size  # type: ignore[attr-defined]
+        return self._fixed is not None and self.batch == self._fixed.size
 
     def choose(self, seen: Observation) -> int:
-        """The next global batch; a policy that also lays steps out is asked for that."""
+        """The next global batch; a policy that also chooses the micro-batch is asked for both."""
         if self._layout_policy is None:
             self._layout = None
             return checked_batch(self.policy, seen)
@@ -101,24 +106,27 @@ class Pace:
 
     @property
     def micro(self) -> int | None:
-        """The micro-batch that the policy chose, where it does."""
+        """The micro-batch that the policy chose; None if it does not choose one."""
         return None if self._layout is None else self._layout.micro_batch
 
     def differs(self, batch: int, seen: Observation) -> bool:
-        """Whether the step that was chosen by what was ``seen`` is laid out otherwise than the one before."""
+        """Whether the step chosen for this observation has another batch or micro-batch than the step before."""
         other_micro = self.micro is not None and seen.micro_batch not in (None, self.micro)
         return batch != self.batch or other_micro
 
     def lay_out(self, batch: int, count: int, *, replicas: int, split: bool) -> Plan:
-        """The plan of a step of ``count`` samples at a global batch of ``batch``; the last of an epoch may be short."""
-        high = self._high if self._layout is None else _least(self._layout.micro_batch, self._told_high)
-        high = _least(high, self.max_micro)
-        asked = (batch, count, replicas, split, high)
-        if asked != self._asked:  # mostly as for the step before
-            self._planned, self._asked = self._lay_out(batch, count, replicas, split, high), asked
-        return self._planned
+        """The plan of a step of ``count`` samples at a global batch of ``batch``; an epoch's last may be short.
 
-    def _lay_out(self, batch: int, count: int, replicas: int, split: bool, high: int | None) -> Plan:
+        With ``split`` a plan of a single micro-batch is cut in two, so that it can be measured.
+        """
+        high = self._high if self._layout is None else _least(self._layout.micro_batch, self._layout_high)
+        high = _least(high, self.max_micro)
+        key = (batch, count, replicas, split, high)
+        if key != self._plan_key:  # mostly it is the plan of the step before
+            self._plan, self._plan_key = self._make_plan(batch, count, replicas, split, high), key
+        return self._plan
+
+    def _make_plan(self, batch: int, count: int, replicas: int, split: bool, high: int | None) -> Plan:
         bounds = {
             "max_micro": high,
             "min_micro": self._low if self._low is None or high is None else min(self._low, high),
@@ -126,98 +134,91 @@ class Pace:
             "capacity": self._capacity,
         }
         if count == batch:
-            made = plan(batch, replicas, **bounds)
+            layout = plan(batch, replicas, **bounds)
         else:
             if self._constant:
                 high = plan(batch, replicas, **bounds).micro_batch
-            made = plan_remainder(
+            layout = plan_remainder(
                 count, replicas, max_micro=high, constant_micro=self._constant, capacity=self._capacity
             )
-        if split and made.num_micro_batches == 1 and made.global_batch > 1:
-            made = plan_remainder(count, replicas, max_micro=-(-count // 2))
-        return with_equal_rounds(made) if self.even else made
+        if split and layout.num_micro_batches == 1 and layout.global_batch > 1:
+            layout = plan_remainder(count, replicas, max_micro=-(-count // 2))
+        return with_equal_rounds(layout) if self.even else layout
 
     def _fits(self, batch: int, replicas: int) -> bool:
-        if (batch, replicas) != self._tried:
-            self._tried, self._fitted = (batch, replicas), self._can_plan(batch, replicas)
-        return self._fitted
+        if (batch, replicas) != self._fit_key:
+            self._fit_key, self._fit = (batch, replicas), self._can_plan(batch, replicas)
+        return self._fit
 
     def _can_plan(self, batch: int, replicas: int) -> bool:
+        bounds = {"max_micro": self._high, "min_micro": self._low, "constant_micro": self._constant}
         try:
-            plan(
-                batch,
-                replicas,
-                max_micro=self._high,
-                min_micro=self._low,
-                constant_micro=self._constant,
-                capacity=self._capacity,
-            )
+            plan(batch, replicas, capacity=self._capacity, **bounds)
         except PlanError:
             return False
         return True
 
     def possible_replicas(self) -> list[int] | None:
-        """On how many replicas a step can be laid out; None where that depends on what the policy is yet to choose."""
+        """On how many replicas a step can be laid out; None if that depends on the policy's later choices."""
         if self._capacity is not None:
             return [len(self._capacity)]
         bounded = self._bounded_policy
         if bounded is not None and bounded.max is not None:
             among = range(1, min(bounded.max, MOST_REPLICAS) + 1)
             return [world.replicas for world in bounded.worlds(among) if world.batches is not None]
-        if not self._exact:
+        if self._fixed is None:
             return None
-        batch = int(self.policy.size)  # type: ignore[attr-defined]
         bounds = {"max_micro": self._high, "min_micro": self._low, "constant_micro": self._constant}
+        batch = self._fixed.size
         return feasible_replicas(batch, among=range(1, min(batch, MOST_REPLICAS) + 1), **bounds)
 
     @property
     def bounds(self) -> str:
-        """What rules other numbers of replicas out, as a user gave it."""
+        """The settings that rule out other numbers of replicas, as a user writes them."""
         if self._capacity is not None:
             return f"capacity={self._capacity}"
-        bounded = self._bounded_policy
-        if bounded is not None:
-            return f"max={bounded.max}, micro={bounded.micro!r}"
-        given = f"batch={getattr(self.policy, 'size', self.batch)}"
-        return given if self._low is None and not self._constant else f"{given}, micro={(self._low, self._high)}"
+        if self._bounded_policy is not None:
+            return f"max={self._bounded_policy.max}, micro={self._bounded_policy.micro!r}"
+        batch = f"batch={getattr(self.policy, 'size', self.batch)}"
+        return batch if self._low is None and not self._constant else f"{batch}, micro={(self._low, self._high)}"
 
     def enter_world(self) -> None:
-        """Members and newcomers begin alike: told that the world has changed, and without a step yet to be timed."""
+        """Mark the world as changed and drop the pending step time, on old and new members alike."""
         self.resized, self._untimed = True, None
 
     def agree_on_memory(self, fits: Iterable[float]) -> None:
-        """Take in what each replica's memory holds: the least of it bounds all."""
+        """Set ``max_micro`` by what each replica's memory holds: the least is the bound for all."""
         least = min(fits)
         self.max_micro = None if math.isinf(least) else max(int(least), 1)
 
     def timed(self, step_s: float) -> None:
-        """Take in what the step before took on its slowest replica: every replica must be told the same number."""
+        """Add the time of the step before on its slowest replica; every replica must pass the same number."""
         if self._untimed is not None and step_s > 0:
-            self._last = dataclasses.replace(self._untimed, step_s=step_s)
-            self.profile.add(self._last)
+            self._latest_times = dataclasses.replace(self._untimed, step_s=step_s)
+            self.profile.add(self._latest_times)
         self._untimed = None
 
     def committed(
-        self, made: Plan, *, batch: int, samples: int, gain: float, nodes: int, as_chosen: bool = True
+        self, layout: Plan, *, batch: int, samples: int, gain: float, nodes: int, as_chosen: bool = True
     ) -> None:
-        """Count a committed step; ``samples`` is the total before it. Its time is told later, by ``timed``.
+        """Count a committed step; ``samples`` is the total before it. ``timed`` adds its time later.
 
-        One that was not laid out ``as_chosen`` is not timed: it tells nothing of any choice, and what comes after it is
-        no change of shape.
+        A step that was not laid out ``as_chosen`` is not timed: its time says nothing about a layout, and the next step
+        is not a change of shape.
         """
         if batch != self.batch:
             self.batch, self.batch_since = batch, samples
         self.step += 1
         self.progress += gain
         self.resized = False
-        # What was chosen: an epoch's end or a split step may have been laid out in smaller ones.
-        self._micro_seen = made.micro_batch if self._layout is None else self._layout.micro_batch
-        if made.global_batch == batch and as_chosen:  # the short last step of an epoch tells little
+        # The policy's choice, because the end of an epoch or a split may have made this step's micro-batches smaller.
+        self._micro_before = layout.micro_batch if self._layout is None else self._layout.micro_batch
+        if layout.global_batch == batch and as_chosen:  # the short last step of an epoch says little
             self._untimed = StepTimes(
-                replicas=made.replicas,
+                replicas=layout.replicas,
                 nodes=nodes,
-                micro_batch=made.micro_batch,
-                accumulation=made.accumulation,
+                micro_batch=layout.micro_batch,
+                accumulation=layout.accumulation,
                 step_s=0.0,
             )
 
@@ -229,17 +230,17 @@ class Pace:
             "progress": self.progress,
             "batch": self.batch,
             "batch_since": self.batch_since,
-            "micro_seen": self._micro_seen,
+            "micro_seen": self._micro_before,
             "max_micro": self.max_micro,
             "profile": self.profile.state_dict(),
             "layout": None if self._layout is None else dataclasses.asdict(self._layout),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         self.step, self.progress = int(state["step"]), float(state["progress"])
         self.batch, self.batch_since = int(state["batch"]), int(state["batch_since"])
-        self._micro_seen, self.max_micro = state["micro_seen"], state["max_micro"]
+        self._micro_before, self.max_micro = state["micro_seen"], state["max_micro"]
         self.profile.load_state_dict(state["profile"])
         self._layout = None if state["layout"] is None else Layout(**state["layout"])
 
@@ -248,23 +249,24 @@ def _least(*bounds: int | None) -> int | None:
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
-def _check_layouts(policy: Policy, *, low: int | None, constant: bool) -> None:
-    """A policy that chooses the micro-batch keeps the bounds that it was made with."""
-    given = "constant_micro=True" if constant else f"a smallest micro-batch of {low}"
+def _refuse_bounds(policy: Policy, *, low: int | None, constant: bool) -> None:
+    """A policy that chooses the micro-batch has bounds of its own."""
     if constant or low is not None:
+        setting = "constant_micro is True" if constant else f"the smallest micro-batch is {low}"
         raise ConfigError(
-            f"swell.Job was given {given} with {policy!r}, which chooses the micro-batch itself. Give the bounds to "
-            "the policy: micro=(16, 256) for a smallest and a largest, micro=64 for one size that never changes."
+            f"{setting} and batch is {policy!r}; expected no such bound, because this policy chooses the micro-batch. "
+            "Give the bounds to the policy: micro=(16, 256) for a smallest and a largest, micro=64 for one size that "
+            "never changes."
         )
 
 
 def _bounds(micro: Any) -> tuple[int | None, int | None]:
-    """The smallest and the largest micro-batch that are meant by a number or a pair; None where there is no bound."""
+    """The smallest and the largest micro-batch of a number or a pair; None for no bound."""
     if not isinstance(micro, tuple):
         return None, whole_number(micro, name="micro")
     if len(micro) != 2:
-        raise ConfigError(f"micro={micro} has {len(micro)} entries: expected (smallest, largest). Give both, or None.")
+        raise ConfigError(f"micro is {micro}; expected (smallest, largest). Give two numbers, or None for no bound.")
     low, high = (None if m is None else whole_number(m, name=f"micro[{place}]") for place, m in enumerate(micro))
     if low is not None and high is not None and low > high:
-        raise ConfigError(f"micro=({low}, {high}) crosses: expected (smallest, largest). Swap them.")
+        raise ConfigError(f"micro is ({low}, {high}); expected (smallest, largest). Swap them.")
     return low, high

@@ -1,7 +1,7 @@
 """Which global batch the next step takes. A policy is a pure function of the observation, so a log can be replayed.
 
 ``POLICIES`` holds those that decide, ``COMBINATORS`` those that wrap another one. ``as_policy`` makes a policy of
-whatever a user gives, and ``find`` tells what it can do besides choosing a batch.
+whatever a user gives, and ``find`` asks what it can do besides choosing a batch.
 """
 
 from __future__ import annotations

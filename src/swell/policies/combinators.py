@@ -15,14 +15,16 @@ from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal
 
+from swell.core.counts import whole_number
 from swell.core.protocols import FinitePolicy, Policy
 from swell.core.types import Observation
 from swell.errors import ConfigError
 from swell.policies.abilities import find
-from swell.policies.arguments import assign, number, samples, word
+from swell.policies.arguments import assign, number, word
 from swell.policies.decision import checked_batch, require_policy
 
 How = Literal["nearest", "up", "down"]
+_WAYS = ("nearest", "up", "down")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,9 @@ class Clamp(Around):
 
     def __post_init__(self) -> None:
         Around.__post_init__(self)
-        assign(self, low=samples(self.low, "low"))
+        assign(self, low=whole_number(self.low, name="low"))
         if self.high is not None:
-            assign(self, high=samples(self.high, "high"))
+            assign(self, high=whole_number(self.high, name="high"))
             if self.high < self.low:
                 raise ConfigError(
                     f"low is {self.low} and high is {self.high}; expected bounds that do not cross. Swap them."
@@ -91,7 +93,7 @@ class Hysteresis(Around):
 
     def __post_init__(self) -> None:
         Around.__post_init__(self)
-        assign(self, change=number(self.change, "change", least=0, example=0.2))
+        assign(self, change=number(self.change, name="change", at_least=0, example=0.2))
 
     def batch(self, seen: Observation) -> int:
         choice = checked_batch(self.policy, seen)
@@ -115,7 +117,7 @@ class Dwell(Around):
 
     def __post_init__(self) -> None:
         Around.__post_init__(self)
-        assign(self, samples=samples(self.samples, "samples"))
+        assign(self, samples=whole_number(self.samples, name="samples"))
 
     def batch(self, seen: Observation) -> int:
         choice = checked_batch(self.policy, seen)
@@ -154,7 +156,11 @@ class RoundTo(Around):
 
     def __post_init__(self) -> None:
         Around.__post_init__(self)
-        assign(self, multiple=samples(self.multiple, "multiple"), how=word(self.how, "how", ("nearest", "up", "down")))
+        assign(
+            self,
+            multiple=whole_number(self.multiple, name="multiple"),
+            how=word(self.how, name="how", known=_WAYS),
+        )
 
     def batch(self, seen: Observation) -> int:
         return _rounded(checked_batch(self.policy, seen), self.multiple, self.how, seen)
@@ -175,7 +181,7 @@ class RoundToReplicas(Around):
 
     def __post_init__(self) -> None:
         Around.__post_init__(self)
-        assign(self, micro=samples(self.micro, "micro"), how=word(self.how, "how", ("nearest", "up", "down")))
+        assign(self, micro=whole_number(self.micro, name="micro"), how=word(self.how, name="how", known=_WAYS))
 
     def batch(self, seen: Observation) -> int:
         return _rounded(checked_batch(self.policy, seen), seen.replicas * self.micro, self.how, seen)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
+from swell.core.counts import as_whole
 from swell.core.goodput import Outlook, outlook
 from swell.core.protocols import (
     ExplainingPolicy,
@@ -19,7 +20,6 @@ from swell.core.throughput import fit
 from swell.core.types import Decision, Layout, Observation
 from swell.errors import ConfigError
 from swell.policies.abilities import find, layers
-from swell.policies.arguments import as_whole
 
 
 def checked_batch(policy: Policy, seen: Observation) -> int:
@@ -45,7 +45,7 @@ def chosen_layout(policy: Policy, seen: Observation) -> Layout | None:
 
 
 def layout_by(inner: LayoutPolicy, policy: Policy, seen: Observation) -> Layout:
-    """What ``chosen_layout`` returns where ``inner``, found before, is the layer that chooses the micro-batch.
+    """The same for callers that keep ``inner``, the layer that chooses the micro-batch, because ``find`` is slow.
 
     The policy around it has the last word on the global batch.
     """

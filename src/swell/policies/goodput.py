@@ -1,4 +1,4 @@
-"""The batch and the micro-batch that make most progress per second on the workers there are now."""
+"""The batch and the micro-batch that make most progress per second on the present workers."""
 
 from __future__ import annotations
 
@@ -6,36 +6,35 @@ import math
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from swell.core.feasibility import MicroBounds, batch_at_least, batch_at_most
+from swell.core.counts import whole_number
 from swell.core.goodput import Candidates, Outlook, best, candidates, goodput, layouts, outlook
 from swell.core.moments import efficiency
 from swell.core.throughput import Fit, Prediction, fit
 from swell.core.types import Decision, Layout, Observation, StepSummary
-from swell.core.world_bounds import WorldBounds, batches_on, largest_batch, world_bounds
+from swell.core.world_bounds import WorldBounds
 from swell.errors import ConfigError
-from swell.policies.arguments import as_whole, assign, flag, number, samples
-from swell.policies.goodput_reasons import Choice, decision
+from swell.policies.arguments import assign, flag, number
+from swell.policies.goodput_limits import Limits, Sizes, as_sizes
+from swell.policies.goodput_patience import is_early, required_gain
+from swell.policies.goodput_reasons import ChosenBy, GoodputChoice, to_decision
 from swell.policies.goodput_trials import (
     SETTLED,
     larger_batch,
-    longest_run,
-    measured,
-    measured_here,
+    largest_settled,
     other_size,
     spent_on_trials,
+    steps_measured,
+    trial_budget,
+    were_measured,
 )
 
-_DWELL, _SETTLED_DWELL = 8, 24  # steps at one batch before the next change, on trial and once it is no trial any more
-_HOPE = 0.25  # the most by which a layout nobody has measured may be thought better than predicted
-_HORIZON = 3000  # base steps a run of unknown length is taken to have
-_LONG = 16  # dwells after which half of the hysteresis will do
-_ENTERED = 0.8  # the part of the slack that a choice uses up, so that it is not left again at once
-_FEWER = 1.25  # how much larger a batch must be to be chosen for its fewer steps
-_GROWTH_AUTO, _GROWTH = 2, 4  # how far beyond the largest micro-batch that was measured the next may reach
+_HOPE = 0.25  # the most by which a layout that was never measured may be assumed better than predicted
+_ENTERED = 0.8  # the part of the slack that a choice uses, so that it is not left again at once
+_LARGER = 1.25  # how many times larger a batch must be to be chosen for its fewer steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +43,30 @@ class Goodput:
 
     .. math:: \mathrm{goodput}(B) = \frac{B}{T} \cdot \frac{\varphi + B_0}{\varphi + B}
 
-    Samples a second, by a law fitted to the steps measured so far (:mod:`swell.core.throughput`), times what a sample
-    is worth at that batch, by the gradient noise scale :math:`\varphi`. A larger batch uses the machine better and each
-    sample worse; the noise grows while the loss falls, so the batch does too.
+    The first factor is samples per second, by a law fitted to the steps measured so far (:mod:`swell.core.throughput`).
+    The second is the worth of a sample at that batch, by the gradient noise scale :math:`\varphi`. A larger batch uses
+    the machine better and each sample worse. The noise grows while the loss falls, and so does the batch.
 
-    ``base`` is the batch the learning rate was tuned for, ``max`` a hard limit, as are an epoch's samples. ``micro``
-    says what one replica may hold at once: ``"auto"`` tries larger ones step by step, up to where memory runs out;
-    ``(low, high)`` keeps to these bounds; a number keeps to that one size (compiled models, batch norm); None sets no
-    bound. Without ``max`` such sizes bound the batch by themselves: ``high`` samples a replica, or ``base`` where that
-    is more. ``worlds`` says what the bounds allow on how many replicas.
+    **Bounds.** ``base`` is the batch the learning rate was tuned for. ``max`` is a hard limit, and so are an epoch's
+    samples. ``micro`` bounds what one replica computes at once: ``"auto"`` tries larger ones step by step until memory
+    runs out; ``(low, high)`` are bounds; a number is one size (compiled models, batch norm); None is no bound. Without
+    ``max`` such sizes bound the batch too: ``high`` samples per replica, or ``base`` if that is more. ``worlds`` lists
+    what the bounds allow on other numbers of replicas. The batch does not go below ``base`` unless ``shrink``, and it
+    never shrinks if ``monotone``.
 
-    It acts on a noise scale that is sure of itself (``NoiseEstimate.sure``); until then the batch only grows, by what
-    the noise scale is at least, and trials are taken back. A change must promise ``hysteresis`` more goodput (half of
-    that after a long stay, a quarter while a layout is on trial), and ``dwell`` samples must have passed since the last
-    one (unless given: 24 steps, or eight where a layout is on trial); a change of the world is answered at once.
-    ``explore`` is the part of the run, in samples, that may go into trials: the same batch in other micro-batches, to
-    learn what a sample costs, and layouts that may be better than predicted. Near its peak goodput is flat, and a
-    larger batch reaches the target in fewer steps: ``slack`` is the part of the best goodput that may be given up for
-    that, so of all layouts within it the largest batch is chosen; with 0 goodput alone decides. It does not go below
-    ``base`` unless ``shrink``, nor ever down if ``monotone``.
+    **Noise.** It acts on a sure noise scale (``NoiseEstimate.sure``). Until then the batch only grows, by the lower
+    bound of the noise scale, and trials are taken back.
+
+    **Patience.** A change must promise ``hysteresis`` more goodput: half of that after a long time, a quarter while a
+    layout is on trial. ``dwell`` samples must have passed since the last change, by default 24 steps, or 8 while a
+    layout is on trial. A change of the world is answered at once.
+
+    **Trials.** ``explore`` is the part of the run, in samples, that may go into trials: the same batch in other
+    micro-batches, to learn what a sample costs, and layouts that may be better than predicted.
+
+    **Slack.** Goodput is flat near its maximum, and a larger batch reaches the target in fewer steps. ``slack`` is the
+    part of the best goodput to give up for that: of all layouts within it, the largest batch is chosen. With 0, goodput
+    alone decides.
 
     The choice is a function of the observation alone, so a log can be replayed; ``explain`` gives its reasons.
     Reference: Qiao et al., Pollux, OSDI 2021, section 4, https://arxiv.org/abs/2008.12260
@@ -85,42 +89,22 @@ class Goodput:
     monotone: bool = False
 
     def __post_init__(self) -> None:
-        assign(self, base=samples(self.base, "base"), micro=_micro(self.micro))
+        assign(self, base=whole_number(self.base, name="base"), micro=as_sizes(self.micro))
         if self.max is not None:
-            assign(self, max=samples(self.max, "max", example=16 * self.base))
-        assign(self, hysteresis=number(self.hysteresis, "hysteresis", least=0, example=0.03))
-        assign(self, explore=number(self.explore, "explore", least=0, example=0.05))
-        assign(self, slack=number(self.slack, "slack", least=0, example=0.08))
-        assign(self, shrink=flag(self.shrink, "shrink"), monotone=flag(self.monotone, "monotone"))
+            assign(self, max=whole_number(self.max, name="max", example=16 * self.base))
+        for name, example in (("hysteresis", 0.03), ("explore", 0.05), ("slack", 0.08)):
+            assign(self, **{name: number(getattr(self, name), name=name, at_least=0, example=example)})
+        assign(self, shrink=flag(self.shrink, name="shrink"), monotone=flag(self.monotone, name="monotone"))
         if self.dwell is not None:
-            assign(self, dwell=samples(self.dwell, "dwell", least=0))
-        self._require_bounds()
+            assign(self, dwell=whole_number(self.dwell, name="dwell", at_least=0))
+        self._limits.require_some()
         if self.explore > 1:
             raise ConfigError(f"explore is {self.explore}; expected a part of the run, 0 to 1. Give 0.05 for 5 %.")
         if self.slack >= 1:
-            raise ConfigError(f"slack is {self.slack}; expected a part of the goodput, 0 to 1. Give 0.05 for 5 %.")
-
-    def _require_bounds(self) -> None:
-        """There is a bound, and some batch within the bounds on some number of replicas."""
-        if self.max is None and self._local is None:
-            raise ConfigError(
-                f"max is not given and micro={self.micro!r} bounds nothing; expected a limit to the batch. Give the "
-                f"largest global batch, for example max={16 * self.base}, or bounds for one replica, micro=(16, 256)."
-            )
-        if self.max is not None and self.base > self.max:
-            raise ConfigError(
-                f"max is {self.max}, below base = {self.base}; expected bounds that do not cross. "
-                f"Raise max to {self.base} or more."
-            )
-        alone = self.worlds([1])[0]  # whatever fits on more replicas fits on one
-        if alone.batches is None:
-            raise ConfigError(
-                f"base={self.base}, max={self.max} and micro={self.micro} leave no batch in any world; expected one "
-                f"that some number of replicas can compute: {alone.reason}"
-            )
+            raise ConfigError(f"slack is {self.slack}; expected a part of the goodput below 1. Give 0.05 for 5 %.")
 
     def worlds(self, among: Iterable[int]) -> list[WorldBounds]:
-        """For each number of replicas the smallest and the largest batch there, or which bounds rule it out.
+        """For each number of replicas the smallest and the largest batch there, or the bounds that rule it out.
 
         >>> for world in Goodput(128, max=1000, micro=(100, 500)).worlds([4, 10, 11]):
         ...     print(world.replicas, world.batches)
@@ -128,7 +112,7 @@ class Goodput:
         10 (1000, 1000)
         11 None
         """
-        return world_bounds(among, base=self.base, max_batch=self.max, micro=self._local, shrink=self.shrink)
+        return self._limits.worlds(among)
 
     def batch(self, seen: Observation) -> int:
         return self._choose(seen).layout.global_batch
@@ -138,81 +122,126 @@ class Goodput:
         return self._choose(seen).layout
 
     def explain(self, seen: Observation) -> Decision:
-        """The same choice with its reasons and what was predicted for it."""
-        return decision(self._choose(seen), seen, base=self.base)
+        """The same choice with its reasons and its predicted goodput."""
+        return to_decision(self._choose(seen), seen, base=self.base)
 
     def speedup(self, seen: Observation, replicas: Iterable[int]) -> dict[int, float]:
-        """Goodput on other numbers of replicas relative to now, each at its best; 0 where no batch fits."""
-        return {count: there.speedup for count, there in self.outlook(seen, replicas).items()}
+        """Goodput on other numbers of replicas relative to now, each at its best; 0 if no batch fits."""
+        return {count: world.speedup for count, world in self.outlook(seen, replicas).items()}
 
     def outlook(self, seen: Observation, replicas: Iterable[int]) -> dict[int, Outlook]:
-        """The speedup on other numbers of replicas, with the error to expect of it.
+        """The speedup on other numbers of replicas, with its error. Empty before a step was measured.
 
-        While the noise scale is not sure, the batch is taken to stay where it can. Empty while no step was measured.
+        While the noise scale is not sure, the batch is assumed to stay if it can.
         """
         if not seen.profile:
             return {}
         noise_scale = None if seen.noise is None else seen.noise.trusted
-        micro, stays = self._micro_bounds(seen), noise_scale is None
+        limits, sizes = self._limits, self._limits.sizes_now(seen)
+
+        def max_batch(count: int) -> int:
+            if noise_scale is None:
+                return limits.nearest(seen.batch, count, sizes)
+            return limits.largest(count, sizes, seen)
+
         return outlook(
             _fit(seen.profile),
             replicas=replicas,
             now=(seen.replicas, seen.nodes),
             base=self.base,
-            max_batch=lambda count: self._held(seen.batch, count, micro) if stays else self._most(seen, count, micro),
+            max_batch=max_batch,
             noise_scale=math.inf if noise_scale is None else noise_scale,
-            micro=micro,
+            micro=sizes,
             shrink=self.shrink,
         )
 
-    def _choose(self, seen: Observation) -> Choice:
-        micro = self._micro_bounds(seen)
-        held = self._held(seen.batch, seen.replicas, micro)
-        here = layouts(held, replicas=seen.replicas, micro=micro, capacity=seen.capacity)
-        forced = seen.resized or held != seen.batch or (seen.micro_batch or 0) > micro[1]
-        standing = _find(here, seen.micro_batch)
-        if standing is None and not forced:
-            standing = 0  # the first step of a process, or one after a step that was cut short
-        stay = Choice(rule="start", layout=here.layout(standing or 0))
-        if not seen.profile:
-            return stay
-        budget = self.explore * (seen.total_samples or max(seen.samples, _HORIZON * self.base))
-        size = other_size(seen, here) if seen.samples < budget else None
-        if size is not None:
-            return stay._replace(rule="probe", layout=here.layout(size))
-        trying = not forced and spent_on_trials(seen) < budget
-        noise_scale, sure = _noise_scale(seen)
-        if noise_scale is None:
-            rule, options = "unsure", here
-        elif not forced and self._dwelling(seen):
-            rule, options = "dwell", here
-        else:
-            lowest = self._lowest(seen, held, sure=sure, forced=forced)
-            rule, options = "weigh", self._options(seen, micro, held, lowest=lowest)
-            larger = larger_batch(seen, options, held) if trying and (sure or noise_scale >= held) else None
-            if larger is not None:
-                return stay._replace(rule="reach", layout=options.layout(larger), noise_scale=noise_scale, sure=sure)
-        if len(options) == 1 and standing is not None:
-            return stay._replace(rule=rule)
-        found = self._weigh(seen, stay._replace(rule=rule, noise_scale=noise_scale, sure=sure), options, trying=trying)
-        return found if standing is None else self._compared(seen, found, here, standing, forced=forced)
+    @property
+    def _limits(self) -> Limits:
+        return Limits(self.base, self.max, self.micro, self.shrink)  # pyright: ignore[reportArgumentType]
 
-    def _weigh(self, seen: Observation, stay: Choice, options: Candidates, *, trying: bool) -> Choice:
-        """The best of the options, by what is predicted and, where something may be tried, by what may be hoped."""
-        phi = math.inf if stay.noise_scale is None else stay.noise_scale  # of one batch only the time differs
+    def _choose(self, seen: Observation) -> GoodputChoice:
+        present = self._present(seen)
+        if not seen.profile:
+            return GoodputChoice(rule="start", layout=present.layout)
+        budget = trial_budget(seen, explore=self.explore, base=self.base)
+        probe = other_size(seen, present.layouts) if seen.samples < budget else None
+        if probe is not None:
+            return GoodputChoice(rule="probe", layout=present.layouts.layout(probe))
+        return self._weigh(seen, present, may_try=not present.forced and spent_on_trials(seen) < budget)
+
+    def _weigh(self, seen: Observation, present: _Present, *, may_try: bool) -> GoodputChoice:
+        """A larger batch to try, or the best layout, or the present one if that is nearly as good."""
+        noise = _noise(seen)
+        rule, options = self._options(seen, present, noise)
+        if rule == "weigh" and may_try and (noise.sure or noise.assumed >= present.batch):
+            larger = larger_batch(seen, options, present.batch)
+            if larger is not None:
+                return GoodputChoice("reach", options.layout(larger), noise_scale=noise.scale, sure=noise.sure)
+        if len(options) == 1 and present.index is not None:
+            return GoodputChoice(rule=rule, layout=present.layout)
+        choice = self._best(seen, rule, options, noise, may_try=may_try)
+        return choice if present.index is None else self._unless_close(seen, choice, present)
+
+    def _present(self, seen: Observation) -> _Present:
+        sizes = self._limits.sizes_now(seen)
+        batch = self._limits.nearest(seen.batch, seen.replicas, sizes)
+        ways = layouts(batch, replicas=seen.replicas, micro=sizes, capacity=seen.capacity)
+        forced = seen.resized or batch != seen.batch or (seen.micro_batch or 0) > sizes[1]
+        same_size = np.flatnonzero(ways.micro_batch == (seen.micro_batch or 0))
+        index = int(same_size[0]) if len(same_size) else None
+        if index is None and not forced:
+            index = 0  # the first step of a process, or one after a step that was cut short
+        return _Present(sizes, batch, ways, index, forced)
+
+    def _options(self, seen: Observation, present: _Present, noise: _Noise) -> tuple[ChosenBy, Candidates]:
+        """The layouts to compare, and why these."""
+        if noise.scale is None:
+            return "unsure", present.layouts
+        if not present.forced and is_early(seen, dwell=self.dwell):
+            return "dwell", present.layouts
+        lowest = self._lowest(seen, present, sure=noise.sure)
+        return "weigh", candidates(
+            replicas=seen.replicas,
+            base=self.base if lowest is None else lowest,
+            max_batch=max(present.batch, self._limits.largest(seen.replicas, present.sizes, seen)),
+            micro=present.sizes,
+            shrink=self.shrink and lowest is None,
+            capacity=seen.capacity,
+        )
+
+    def _lowest(self, seen: Observation, present: _Present, *, sure: bool) -> int | None:
+        """The smallest batch that may be chosen; None for the smallest within the bounds.
+
+        While the noise is not sure only a trial is taken back, and only to the largest batch that was no trial.
+        """
+        if self.monotone:
+            return present.batch
+        if sure:
+            return None
+        if present.forced or steps_measured(seen) >= SETTLED:
+            return present.batch
+        return min(present.batch, max(self.base, largest_settled(seen, at_most=present.batch)))
+
+    def _best(
+        self, seen: Observation, rule: ChosenBy, options: Candidates, noise: _Noise, *, may_try: bool
+    ) -> GoodputChoice:
+        """The best option by its predicted goodput or, if it may be tried, by what it may reach."""
         times = _times(seen.profile, seen.replicas, seen.nodes, options)
-        value = goodput(options.global_batch, times.step_s, self.base, phi)
-        hope = np.where(measured(seen, options), 0.0, np.minimum(times.error, _HOPE)) if trying else 0 * value
-        if seen.done is not None:  # what is learnt pays for the rest of the run only
+        value = goodput(options.global_batch, times.step_s, self.base, noise.assumed)
+        hope = np.where(were_measured(seen, options), 0.0, np.minimum(times.error, _HOPE)) if may_try else 0 * value
+        if seen.done is not None:  # a discovery pays only for the rest of the run
             hope = hope * (1 - seen.done)
-        top, hoped = best(value), best(value * (1 + hope))
+        top, hopeful = best(value), best(value * (1 + hope))
         highest = float(value[top])
-        if value[hoped] * (1 + hope[hoped]) > highest * (1 + self.hysteresis / 4):
-            top = hoped
+        if value[hopeful] * (1 + hope[hopeful]) > highest * (1 + self.hysteresis / 4):
+            top = hopeful
         else:
-            top, hope = self._largest(options, value), 0 * value
-        return stay._replace(
+            top, hope = self._largest_near_best(options, value), 0 * value
+        return GoodputChoice(
+            rule=rule,
             layout=options.layout(top),
+            noise_scale=noise.scale,
+            sure=noise.sure,
             step_s=float(times.step_s[top]),
             error=float(times.error[top]),
             goodput=float(value[top]),
@@ -220,130 +249,67 @@ class Goodput:
             hope=float(hope[top]),
         )
 
-    def _largest(self, options: Candidates, value: np.ndarray) -> int:
+    def _largest_near_best(self, options: Candidates, value: np.ndarray) -> int:
         """The largest batch whose goodput is well within the slack, in its best layout."""
         near = value >= value.max() * (1 - _ENTERED * self.slack) * (1 - 1e-9)
         largest = options.global_batch[near].max() if self.slack else options.global_batch[best(value)]
         return best(np.where(options.global_batch == largest, value, 0.0))
 
-    def _compared(self, seen: Observation, found: Choice, here: Candidates, standing: int, *, forced: bool) -> Choice:
-        """What was found, unless what stands is nearly as good."""
-        stands = here.layout(standing)
-        step_s = float(_times(seen.profile, seen.replicas, seen.nodes, here).step_s[standing])
-        phi = math.inf if found.noise_scale is None else found.noise_scale
-        current = efficiency(stands.global_batch, base_batch=self.base, noise_scale=phi) * stands.global_batch / step_s
-        needed = 0.0 if forced else self._needed(seen)
-        found = found._replace(current_step_s=step_s, current_goodput=current, needed=needed)
-        assert found.goodput is not None
-        better = found.goodput > current * (1 + needed)
-        tried = found.goodput * (1 + found.hope) > current * (1 + needed)
-        # Within the slack what stands is left for a batch so much larger that its fewer steps are worth the change.
-        near = self.slack > 0 and found.goodput >= current * (1 - self.slack)
-        fewer = near and found.layout.global_batch >= _FEWER * stands.global_batch
-        if found.layout == stands or not (better or tried or fewer):
-            return found._replace(layout=stands, promised=found.layout)
-        return found if tried and not better else found._replace(hope=0.0)
+    def _unless_close(self, seen: Observation, choice: GoodputChoice, present: _Present) -> GoodputChoice:
+        """The choice, or the present layout if that is nearly as good."""
+        stay, predicted = present.layout, choice.goodput
+        assert present.index is not None and predicted is not None
+        step_s = float(_times(seen.profile, seen.replicas, seen.nodes, present.layouts).step_s[present.index])
+        noise_scale = math.inf if choice.noise_scale is None else choice.noise_scale
+        worth = efficiency(stay.global_batch, base_batch=self.base, noise_scale=noise_scale)
+        current = worth * stay.global_batch / step_s
+        needed = 0.0 if present.forced else required_gain(seen, hysteresis=self.hysteresis, dwell=self.dwell)
+        choice = choice._replace(current_step_s=step_s, current_goodput=current, needed=needed)
+        better = predicted > current * (1 + needed)
+        worth_a_try = predicted * (1 + choice.hope) > current * (1 + needed)
+        # Within the slack, a batch that is enough larger is worth the change for its fewer steps.
+        near = self.slack > 0 and predicted >= current * (1 - self.slack)
+        fewer_steps = near and choice.layout.global_batch >= _LARGER * stay.global_batch
+        if choice.layout == stay or not (better or worth_a_try or fewer_steps):
+            return choice._replace(layout=stay, rejected=choice.layout)
+        return choice if worth_a_try and not better else choice._replace(hope=0.0)
 
-    def _micro_bounds(self, seen: Observation) -> tuple[int, int]:
-        """The smallest and largest micro-batch that may be used in this step."""
-        low, high = self._local or (1, self.max or self.base)
-        fixed = low == high
-        if seen.profile and not fixed:
-            measured = max(point.micro_batch for point in seen.profile)
-            high = min(high, max(low, measured * (_GROWTH_AUTO if self.micro == "auto" else _GROWTH)))
-        if seen.max_micro is not None:  # memory comes first; below it, the user's lower bound gives way
-            high = min(high, max(seen.max_micro, 1))
-        return min(low, high), high
+
+class _Present(NamedTuple):
+    """The layout of the step before, if it can stay."""
+
+    sizes: Sizes  # bounds on the micro-batch in this step
+    batch: int  # the batch of the step before, or the nearest to it that fits now
+    layouts: Candidates  # the ways to lay that batch out
+    index: int | None  # which of them is the present one; None if it is gone
+    forced: bool  # whether the world or memory forces a new choice
 
     @property
-    def _local(self) -> tuple[int, int] | None:
-        """The bounds on micro-batches that were given as sizes."""
-        return self.micro if isinstance(self.micro, tuple) else None
-
-    def _limit(self, replicas: int, micro: tuple[int, int]) -> int:
-        """The largest batch that the bounds allow: those given and, where memory holds less, those that are left."""
-        bounds = (self._local, micro)
-        return max(largest_batch(replicas, base=self.base, max_batch=self.max, micro=each) for each in bounds)
-
-    def _most(self, seen: Observation, replicas: int, micro: tuple[int, int]) -> int:
-        """The largest batch there may be: no step has more samples than an epoch."""
-        return max(self.base, seen.within_epoch(self._limit(replicas, micro)))
-
-    def _held(self, batch: int, replicas: int, micro: tuple[int, int]) -> int:
-        """The batch that stands, or the nearest to it that fits this world."""
-        limit = self._limit(replicas, micro)
-        first, last = batches_on(replicas, base=self.base, max_batch=limit, micro=micro, shrink=self.shrink)
-        wanted, bounds = min(max(batch, first), last), MicroBounds(*micro)
-        below = batch_at_most(wanted, replicas, bounds)
-        return below if below is not None and below >= first else batch_at_least(wanted, replicas, bounds)
-
-    def _options(self, seen: Observation, micro: tuple[int, int], held: int, *, lowest: int | None) -> Candidates:
-        return candidates(
-            replicas=seen.replicas,
-            base=self.base if lowest is None else lowest,
-            max_batch=max(held, self._most(seen, seen.replicas, micro)),
-            micro=micro,
-            shrink=self.shrink and lowest is None,
-            capacity=seen.capacity,
-        )
-
-    def _lowest(self, seen: Observation, held: int, *, sure: bool, forced: bool) -> int | None:
-        """The smallest batch that may be chosen, where that is not the smallest there is.
-
-        While the noise is not sure nothing is taken back but a trial, and that to no less than what had stood.
-        """
-        if self.monotone:
-            return held
-        if sure:
-            return None
-        if forced or measured_here(seen) >= SETTLED:
-            return held
-        return min(held, max(self.base, longest_run(seen, at_most=held)))
-
-    def _dwelling(self, seen: Observation) -> bool:
-        """Whether it is too early to look for another batch; one that was never measured is left late."""
-        since, dwell = seen.samples - seen.batch_since, self._dwell(seen)
-        return since < dwell or (not measured_here(seen) and since < 4 * max(dwell, _DWELL * seen.batch))
-
-    def _needed(self, seen: Observation) -> float:
-        """What a change must promise: a trial is left for little, a layout that has stood for long for half."""
-        if measured_here(seen) < SETTLED:
-            return self.hysteresis / 4
-        return self.hysteresis / (2 if seen.samples - seen.batch_since >= _LONG * self._dwell(seen) else 1)
-
-    def _dwell(self, seen: Observation) -> int:
-        if self.dwell is not None:
-            return self.dwell
-        return (_SETTLED_DWELL if measured_here(seen) >= SETTLED else _DWELL) * seen.batch
+    def layout(self) -> Layout:
+        """The present layout, or the one with the least accumulation."""
+        return self.layouts.layout(self.index or 0)
 
 
-def _micro(value: object) -> tuple[int, int] | Literal["auto"] | None:
-    if value is None or (isinstance(value, str) and value == "auto"):
-        return value  # pyright: ignore[reportReturnType]
-    pair = (value, value) if as_whole(value) is not None else value
-    sizes = [as_whole(size) for size in pair] if isinstance(pair, (tuple, list)) else []
-    if len(sizes) == 2 and sizes[0] is not None and sizes[1] is not None and 1 <= sizes[0] <= sizes[1]:
-        return sizes[0], sizes[1]
-    raise ConfigError(
-        f"micro is {value!r}; expected bounds (low, high) in samples with 1 <= low <= high, one size, 'auto' or None. "
-        "Give for example micro=(16, 256)."
-    )
+class _Noise(NamedTuple):
+    """The noise scale to choose by."""
+
+    scale: float | None  # None if nothing is known
+    sure: bool  # otherwise it is a lower bound
+
+    @property
+    def assumed(self) -> float:
+        """Infinite if nothing is known: layouts of one batch differ only in their time."""
+        return math.inf if self.scale is None else self.scale
 
 
-def _noise_scale(seen: Observation) -> tuple[float | None, bool]:
-    """By which to choose, and whether it is sure; else it is what it is at least, None where nothing is known."""
+def _noise(seen: Observation) -> _Noise:
     if seen.noise is None:
-        return None, False
+        return _Noise(None, False)
     trusted = seen.noise.trusted
-    return (trusted, True) if trusted is not None else (seen.noise.at_least or None, False)
+    return _Noise(trusted, True) if trusted is not None else _Noise(seen.noise.at_least or None, False)
 
 
-def _find(here: Candidates, micro_batch: int | None) -> int | None:
-    found = np.flatnonzero(here.micro_batch == (micro_batch or 0))
-    return int(found[0]) if len(found) else None
-
-
-# Both are functions of what was measured, which changes seldom: a step pays for a look into the cache.
+# Measured times change seldom, so nearly every step finds both in the cache.
 @lru_cache(maxsize=16)
 def _fit(profile: tuple[StepSummary, ...]) -> Fit:
     return fit(profile)

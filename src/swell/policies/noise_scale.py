@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
+from swell.core.counts import whole_number
 from swell.core.types import Observation
 from swell.errors import ConfigError
-from swell.policies.arguments import assign, number, samples
+from swell.policies.arguments import assign, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +18,14 @@ class NoiseScale:
     .. math:: B = \text{factor} \cdot \varphi, \qquad \varphi = \frac{\operatorname{tr}\Sigma}{|G|^2}
 
     At :math:`B = \varphi` noise and signal are equal: a larger batch saves few steps, a smaller one few samples. The
-    noise scale grows while the loss falls, so the batch does. ``base`` is the batch the learning rate was tuned for;
-    ``min`` is ``base`` unless you say otherwise, so the batch never shrinks below it unasked.
+    noise scale grows while the loss falls, and so does the batch. ``base`` is the batch the learning rate was tuned
+    for; ``min`` is ``base`` by default, so the batch does not shrink below it.
 
-    It acts only on an estimate that is sure of itself (``NoiseEstimate.sure``) and keeps the batch until then. An
-    estimate moves a little in every step; put :class:`~swell.policies.Hysteresis` around it so that the batch does
-    not.
+    It acts only on a sure estimate (``NoiseEstimate.sure``) and keeps the batch until then. An estimate moves a little
+    in every step; put :class:`~swell.policies.Hysteresis` around it so that the batch does not.
 
-    Reference: McCandlish et al. 2018, sections 2.2 and 2.3, https://arxiv.org/abs/1812.06162. It is a proxy for the
-    critical batch size under strong assumptions; ``factor`` is there for what you find by experiment.
+    Reference: McCandlish et al. 2018, sections 2.2 and 2.3, https://arxiv.org/abs/1812.06162. The noise scale
+    approximates the critical batch size under strong assumptions; find ``factor`` by experiment.
 
     >>> from swell.policies import Hysteresis, NoiseScale
     >>> Hysteresis(NoiseScale(base=64, max=4096), change=0.2).base
@@ -40,19 +40,19 @@ class NoiseScale:
     min: int | None = None
 
     def __post_init__(self) -> None:
-        assign(self, base=samples(self.base, "base"), max=samples(self.max, "max"))
-        assign(self, factor=number(self.factor, "factor", above=0))
+        assign(self, base=whole_number(self.base, name="base"), max=whole_number(self.max, name="max"))
+        assign(self, factor=number(self.factor, name="factor", above=0))
         if self.min is not None:
-            assign(self, min=samples(self.min, "min"))
+            assign(self, min=whole_number(self.min, name="min"))
         low = self.base if self.min is None else self.min
         if low > self.max:
             raise ConfigError(
-                f"max is {self.max}, below {'base' if self.min is None else 'min'} = {low}; expected bounds that do "
-                f"not cross. Raise max to {low} or more, or give a smaller min."
+                f"max is {self.max} and {'base' if self.min is None else 'min'} is {low}; expected bounds that do not "
+                f"cross. Raise max to {low} or more, or give a smaller min."
             )
 
     def batch(self, seen: Observation) -> int:
         low = self.base if self.min is None else self.min
         noise_scale = None if seen.noise is None else seen.noise.trusted
-        wanted = float(seen.batch) if noise_scale is None else self.factor * noise_scale
-        return round(max(low, min(wanted, seen.within_epoch(self.max))))
+        target = float(seen.batch) if noise_scale is None else self.factor * noise_scale
+        return round(max(low, min(target, seen.within_epoch(self.max))))

@@ -1,4 +1,4 @@
-"""Where a run stands, in the unit a schedule counts in."""
+"""How far a run is, in the unit of a schedule."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ UNITS = ("samples", "epochs", "fraction")
 
 
 def position(seen: Observation, unit: Unit, *, whole_epochs: bool = False) -> float:
-    """How far the run has come: samples committed, epochs (parts of one included), or a fraction of the run.
+    """How far the run is: samples committed, epochs (parts of one included), or a fraction of the run.
 
-    ``whole_epochs`` says that only whole epochs matter, so that an epoch of unknown length will do. A unit that needs a
-    length nobody knows is a ``ConfigError``: a guess would change the run.
+    With ``whole_epochs`` only whole epochs count, so an epoch may have an unknown length. Otherwise a unit that needs
+    an unknown length is a ``ConfigError``, because a guess would change the run.
     """
     if unit == "samples":
         return float(seen.samples)
@@ -24,13 +24,13 @@ def position(seen: Observation, unit: Unit, *, whole_epochs: bool = False) -> fl
             return float(seen.epoch)
         if seen.epoch_size is None:
             raise ConfigError(
-                "unit='epochs' with parts of an epoch needs to know how long an epoch is, and this data set has no "
-                "length. Use unit='samples', or a Schedule with whole epochs only."
+                "unit is 'epochs' and the data set has no length; expected a length, for parts of an epoch. Use "
+                "unit='samples', or a Schedule with whole epochs only."
             )
         return seen.epoch + min(1.0, seen.epoch_samples / max(1, seen.epoch_size))
     if seen.done is None:
         raise ConfigError(
-            "unit='fraction' needs to know how long the run is, and this loop does not: its data set has no length. "
-            "Use unit='samples' or unit='epochs', or loop over job.until(steps=n)."
+            "unit is 'fraction' and the data set has no length; expected a run of known length. Use unit='samples' or "
+            "unit='epochs', or loop over job.until(steps=n)."
         )
     return seen.done

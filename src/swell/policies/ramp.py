@@ -1,4 +1,4 @@
-"""A batch that grows, or shrinks, evenly from one size to another."""
+"""A batch that grows or shrinks evenly from one size to another."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from swell.core.counts import whole_number
 from swell.core.types import Observation
 from swell.errors import ConfigError
-from swell.policies.arguments import assign, number, samples, word
+from swell.policies.arguments import assign, number, word
 from swell.policies.position import UNITS, Unit, position
 
 Kind = Literal["linear", "geometric"]
@@ -22,10 +23,10 @@ class Ramp:
 
     .. math:: B = s + (e - s)\,p \quad\text{(linear)}, \qquad B = s\,(e/s)^{p} \quad\text{(geometric)}
 
-    rounded to the nearest multiple of ``multiple``, of which ``start`` and ``end`` must be multiples themselves. With
-    ``multiple=1`` nearly every step has another size; a coarser one, or :class:`~swell.policies.Hysteresis` around
-    it, makes it move in steps. ``unit`` and its failures are those of :class:`~swell.policies.Schedule`; ``base`` is
-    the batch the learning rate was tuned for, ``start`` unless you say otherwise.
+    rounded to the nearest multiple of ``multiple``; ``start`` and ``end`` must be multiples too. With ``multiple=1``
+    nearly every step has another size; with a larger one, or :class:`~swell.policies.Hysteresis` around it, the batch
+    moves in steps. ``unit`` and its errors are those of :class:`~swell.policies.Schedule`; ``base`` is the batch the
+    learning rate was tuned for, by default ``start``.
 
     >>> from swell.policies import Ramp
     >>> Ramp(64, 1024, over=0.5, unit="fraction", multiple=64).base
@@ -51,21 +52,21 @@ class Ramp:
         multiple: int = 1,
         kind: Kind = "linear",
     ) -> None:
-        start, end, multiple = samples(start, "start"), samples(end, "end"), samples(multiple, "multiple")
+        start, end = whole_number(start, name="start"), whole_number(end, name="end")
+        multiple = whole_number(multiple, name="multiple")
         for name, size in (("start", start), ("end", end)):
             if size % multiple:
                 nearby = max(1, round(size / multiple)) * multiple
                 raise ConfigError(
-                    f"{name} is {size}, which is no multiple of {multiple}; expected every size of the ramp to be one. "
-                    f"Give {name}={nearby}, or another multiple."
+                    f"{name} is {size}; expected a multiple of {multiple}. Give {name}={nearby}, or another multiple."
                 )
-        over = number(over, "over", above=0)
-        if word(unit, "unit", UNITS) == "fraction" and over > 1:
+        over = number(over, name="over", above=0)
+        if word(unit, name="unit", known=UNITS) == "fraction" and over > 1:
             raise ConfigError(
-                f"over is {over:g} of the run; a fraction lies between 0 and 1. Use unit='epochs' or unit='samples'."
+                f"over is {over:g}; expected a fraction of the run, 0 to 1. Use unit='epochs' or unit='samples'."
             )
-        base = samples(start if base is None else base, "base")
-        word(kind, "kind", ("linear", "geometric"))
+        base = whole_number(start if base is None else base, name="base")
+        word(kind, name="kind", known=("linear", "geometric"))
         assign(self, start=start, end=end, over=over, unit=unit, base=base, multiple=multiple, kind=kind)
 
     def batch(self, seen: Observation) -> int:
@@ -73,7 +74,7 @@ class Ramp:
         if part >= 1:
             return self.end
         if self.kind == "linear":
-            wanted = self.start + (self.end - self.start) * part
+            exact = self.start + (self.end - self.start) * part
         else:
-            wanted = self.start * (self.end / self.start) ** part
-        return self.multiple * math.floor(wanted / self.multiple + 0.5)
+            exact = self.start * (self.end / self.start) ** part
+        return self.multiple * math.floor(exact / self.multiple + 0.5)

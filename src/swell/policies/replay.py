@@ -1,4 +1,4 @@
-"""Deciding again from a log: the same policy, or another, on what a run has seen."""
+"""Decisions made again from a log, by the same policy or another one, on the same observations."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from swell.policies.decision import checked_batch, chosen_layout
 
 
 class Replayed(NamedTuple):
-    """One decision of a run, and what the policy makes of the same observation now: batches, and micro-batches.
+    """One decision of a run, and the policy's decision on the same observation now.
 
-    The latter are None where the policy does not choose them.
+    Micro-batches are None if the policy does not choose them.
     """
 
     step: int
@@ -27,15 +27,15 @@ class Replayed(NamedTuple):
 
     @property
     def same(self) -> bool:
-        """Whether the policy would decide as it did."""
+        """Whether both decisions are equal."""
         return (self.logged, self.logged_micro) == (self.recomputed, self.recomputed_micro)
 
 
 def replay(policy: Policy, events: Iterable[Event]) -> list[Replayed]:
     """Every decision in the log beside the policy's decision on the same observation.
 
-    With the policy of the run both are equal, since a policy is a function of the observation alone; with another one
-    see what it would have done in those moments. Events other than ``BatchChanged`` are passed over.
+    With the policy of the run both are equal, because a policy is a function of the observation alone. With another
+    policy, see what it would have chosen. Events other than ``BatchChanged`` are ignored.
 
     >>> from swell.policies import Fixed
     >>> seen = dict(step=3, samples=96, epoch=0, epoch_samples=96, epoch_size=None, total_samples=None, progress=3.0,
@@ -61,7 +61,7 @@ def observation_to_dict(seen: Observation) -> dict[str, Any]:
 
 
 def observation_from_dict(fields: Mapping[str, Any]) -> Observation:
-    """The observation an event's ``seen`` was written from; fields this version does not know are left out."""
+    """The observation that an event's ``seen`` was written from; fields unknown to this version are ignored."""
     try:
         plain = _known(Observation, fields)
         if plain.get("noise") is not None:
@@ -79,8 +79,8 @@ def observation_from_dict(fields: Mapping[str, Any]) -> Observation:
         return Observation(**plain)
     except (TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
-            f"not an observation: {fields!r:.200} ({error}); expected the `seen` of a BatchChanged event, as "
-            "observation_to_dict writes it. The log may be of another version."
+            f"the observation is {fields!r:.200} ({error}); expected the `seen` of a BatchChanged event, as "
+            "observation_to_dict writes it. Read the log with the version of swell that wrote it."
         ) from error
 
 

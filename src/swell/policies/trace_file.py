@@ -1,4 +1,4 @@
-"""Reading a batch size trace: a CSV file with one row for each optimizer step, or for each change."""
+"""Reads a trace of batch sizes: a CSV file with one row for each optimizer step, or for each change."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from swell.errors import TraceError
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")  # no float, no underscore, nothing longer than any data set
-_EXPECTED = "a CSV file with the header `step,batchsize` and one whole number a row"
+_EXPECTED = "a CSV file with the header `step,batchsize` and whole numbers in every row"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One row of a trace, and where it stood."""
+class TraceRow:
+    """One row of a trace."""
 
-    line: int
-    step: int  # its position in the file where the step column was not asked for
+    line: int  # of the file
+    step: int  # by the step column, or the row's position if that is not read
     batch: int
 
 
-def read_trace(path: str | os.PathLike[str], *, steps: bool) -> list[Row]:
-    """The rows of a trace file in their order; the step column is read only with ``steps``.
+def read_trace(path: str | os.PathLike[str], *, steps: bool) -> list[TraceRow]:
+    """The rows of a trace file in order; the step column is read only with ``steps``.
 
-    The first line names the columns: ``batchsize`` must be there, ``step`` only with ``steps``, others are passed
-    over, and so are empty lines. Anything else is a ``TraceError`` with the line's number.
+    The first line names the columns. ``batchsize`` is required, ``step`` only with ``steps``; other columns and empty
+    lines are ignored. Anything else is a ``TraceError`` with the line's number.
     """
     name = os.fspath(path)
     try:
@@ -36,7 +36,7 @@ def read_trace(path: str | os.PathLike[str], *, steps: bool) -> list[Row]:
     except OSError as error:
         raise TraceError(
             f"trace {name!r} cannot be read ({error.strerror or error}); expected {_EXPECTED}. "
-            "Check the path and its permissions; a relative path starts at the current folder."
+            "Check the path and its permissions; a relative path starts in the current folder."
         ) from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise TraceError(f"trace {name!r} is not text ({error}); expected {_EXPECTED}. Save it as UTF-8.") from error
@@ -47,13 +47,13 @@ def read_trace(path: str | os.PathLike[str], *, steps: bool) -> list[Row]:
     return rows
 
 
-def _rows(name: str, file: Iterator[str], *, steps: bool) -> Iterator[Row]:
+def _rows(name: str, file: Iterator[str], *, steps: bool) -> Iterator[TraceRow]:
     lines = csv.reader(file)
     header = [column.strip().lower() for column in next(lines, [])]
-    for wanted in ("batchsize", "step") if steps else ("batchsize",):
-        if header.count(wanted) != 1:
+    for column in ("batchsize", "step") if steps else ("batchsize",):
+        if header.count(column) != 1:
             raise TraceError(
-                f"trace {name!r}, line 1: {header.count(wanted) or 'no'} columns are named {wanted!r} (columns: "
+                f"trace {name!r}, line 1: {header.count(column) or 'no'} columns are named {column!r} (columns: "
                 f"{', '.join(map(repr, header)) or 'none'}); expected {_EXPECTED}. Name the columns in the first line."
             )
     batch_column, step_column = header.index("batchsize"), header.index("step") if steps else None
@@ -61,19 +61,19 @@ def _rows(name: str, file: Iterator[str], *, steps: bool) -> Iterator[Row]:
     for cells in lines:
         if not any(cell.strip() for cell in cells):
             continue
-        where = f"trace {name!r}, line {lines.line_num}"
-        batch = _whole(cells, batch_column, where, "batchsize", least=1)
-        step = position if step_column is None else _whole(cells, step_column, where, "step", least=0)
-        yield Row(line=lines.line_num, step=step, batch=batch)
+        place = f"trace {name!r}, line {lines.line_num}"
+        batch = _whole(cells, batch_column, place, "batchsize", at_least=1)
+        step = position if step_column is None else _whole(cells, step_column, place, "step", at_least=0)
+        yield TraceRow(line=lines.line_num, step=step, batch=batch)
         position += 1
 
 
-def _whole(cells: list[str], column: int, where: str, name: str, *, least: int) -> int:
+def _whole(cells: list[str], column: int, place: str, name: str, *, at_least: int) -> int:
     text = cells[column].strip() if column < len(cells) else ""
     value = int(text) if _WHOLE.fullmatch(text) else None
-    if value is None or value < least:
+    if value is None or value < at_least:
         raise TraceError(
-            f"{where}: {name} is {text!r}; expected a whole number, {least} or more. "
-            f"Write the number alone, without a point or a unit, or delete the line."
+            f"{place}: {name} is {text!r}; expected a whole number, {at_least} or more. "
+            "Write the number alone, without a point or a unit, or delete the line."
         )
     return value

@@ -1,4 +1,4 @@
-"""How hyper-parameters follow the batch size: pure functions of where one step stands, never of the way there."""
+"""How hyper-parameters follow the batch size: pure functions of one step's state, not of the steps before."""
 
 from __future__ import annotations
 
@@ -55,14 +55,15 @@ RULES: dict[str, Callable[[], Rule]] = {
 }
 
 
-def as_rule(given: Any) -> Rule:
-    """The rule that is meant by a rule, a name, a function, or an object with ``factors``.
+def as_rule(rule: Any) -> Rule:
+    """The rule that a user means by a rule, a name, a function, or an object with ``factors``.
 
     - an object with ``factors(state)`` and ``gain(state)``: itself;
     - an object with ``factors(state)`` only: its gain is the scale, as if every sample counted the same;
     - a name of ``RULES``, upper or lower case, ``_`` or ``-``;
-    - a function of one argument, called with the scale if the argument is called ``scale`` (or annotated ``float``) and
-      with the whole ``ScaleState`` otherwise; a number it returns is the learning rate's factor. Its gain is the scale.
+    - a function of one argument, called with the scale if the argument is called ``scale`` (or annotated ``float``),
+      otherwise with the whole ``ScaleState``. If it returns a number, that is the learning rate's factor. Its gain is
+      the scale.
 
     ``"auto"`` depends on the optimizer: call :func:`auto` with its class name.
 
@@ -72,21 +73,24 @@ def as_rule(given: Any) -> Rule:
     >>> as_rule(lambda scale: scale**0.25).factors(ScaleState(scale=16.0, base_batch=32)).lr
     2.0
     """
-    if isinstance(given, str):
-        name = given.lower().replace("_", "-")
+    if isinstance(rule, str):
+        name = rule.lower().replace("_", "-")
         if name in RULES:
             return RULES[name]()
         if name == "auto":
-            raise ConfigError("the rule 'auto' depends on the optimizer: call swell.rules.auto with its class name.")
-    elif isinstance(given, type):
-        raise ConfigError(f"the rule is the class {given.__name__}; expected an instance. Write {given.__name__}().")
-    elif isinstance(given, Rule):
-        return given
-    elif callable(getattr(given, "factors", None)):
-        return UserRule(given.factors, takes_scale=False)
-    elif callable(given):
-        return from_function(given)
+            raise ConfigError(
+                "rule is 'auto'; expected another one, because 'auto' depends on the optimizer. Call swell.rules.auto "
+                "with its class name."
+            )
+    elif isinstance(rule, type):
+        raise ConfigError(f"rule is the class {rule.__name__}; expected an instance. Write {rule.__name__}().")
+    elif isinstance(rule, Rule):
+        return rule
+    elif callable(getattr(rule, "factors", None)):
+        return UserRule(rule.factors, takes_scale=False)
+    elif callable(rule):
+        return from_function(rule)
     raise ConfigError(
-        f"{given!r} is not a rule. Expected 'auto', one of {', '.join(map(repr, RULES))}, a function f(scale) or "
-        "f(state) that returns the learning rate's factor, or an object with factors(state) -> Factors."
+        f"rule is {rule!r}; expected 'auto', one of {', '.join(map(repr, RULES))}, a function f(scale) or f(state) "
+        "that returns the learning rate's factor, or an object with factors(state) -> Factors. Give one of these."
     )

@@ -13,16 +13,16 @@ from swell.errors import ConfigError
 class AdamSDE:
     r"""lr · √κ, eps / √κ, β^κ for both betas; a step is worth κ base steps.
 
-    The paper's rule is :math:`1 - \beta \to \kappa (1 - \beta)`. :math:`\beta^\kappa` is its exact form: equal to first
-    order in :math:`1 - \beta`, it keeps the half-life of both averages in samples at any κ, composes (κ₁ then κ₂ is
-    κ₁κ₂), and never leaves [0, 1), where the paper's turns negative beyond κ = 10 for β = 0.9. Bias correction has to
-    follow such a beta: see ``bias_correction``.
+    The paper's rule is :math:`1 - \beta \to \kappa (1 - \beta)`. :math:`\beta^\kappa` is its exact form: it is equal to
+    first order in :math:`1 - \beta`, keeps the half-life of both averages in samples at any κ, composes (κ₁ then κ₂ is
+    κ₁κ₂), and stays in [0, 1), while the paper's is negative beyond κ = 10 for β = 0.9. Bias correction must follow
+    such a beta: see ``bias_correction``.
 
-    Valid while noise dominates and κ(1 − β) is small; in practice up to κ of about 8. It does not look at the noise:
-    past the noise scale its learning rate goes on growing. ``max_scale`` is a brake: beyond it a step counts, in every
-    factor and in gain, as one of ``max_scale`` base batches. The decay of a model average becomes ρ^κ.
+    Valid while noise dominates and κ(1 − β) is small; in practice up to κ of about 8. It does not use the noise, so its
+    learning rate keeps growing past the noise scale. ``max_scale`` is a limit: beyond it a step counts, in every factor
+    and in gain, as one of ``max_scale`` base batches. The decay of a model average becomes ρ^κ.
 
-    Decoupled weight decay wants :class:`KeepDecayTime` around it: √κ on the decay too.
+    With decoupled weight decay put :class:`KeepDecayTime` around it: √κ on the decay too.
 
     Reference: Malladi et al. 2022, section 5, https://arxiv.org/abs/2205.10287
 
@@ -34,7 +34,7 @@ class AdamSDE:
 
     def __post_init__(self) -> None:
         if not self.max_scale >= 1:
-            raise ConfigError(f"AdamSDE(max_scale={self.max_scale}): expected 1 or more, for example 8.")
+            raise ConfigError(f"max_scale is {self.max_scale}; expected 1 or more. Give for example 8.")
 
     def factors(self, state: ScaleState) -> Factors:
         scale = self.gain(state)

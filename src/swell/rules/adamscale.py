@@ -16,13 +16,13 @@ class AdamScale:
     r"""lr · √r, where r is AdaScale's gain in the metric the optimizer works in.
 
     The square-root rule while noise dominates, no change once the signal does: between 1 and √κ. A step is worth r
-    base steps (not its root), as one step of Adam at κ times the batch replaces r of them.
+    base steps (not √r), because one step of Adam at κ times the batch replaces r of them.
 
-    ``metric`` says which moments r is made of. ``"preconditioned"``: of gradients divided by √v + ε, as Adam's steps
-    are. ``"plain"``: of the gradients themselves, for adaptive optimizers without an elementwise second moment (Muon,
+    ``metric`` says which moments r uses. ``"preconditioned"``: of gradients divided by √v + ε, like Adam's steps.
+    ``"plain"``: of the gradients themselves, for adaptive optimizers without an elementwise second moment (Muon,
     Adamax, Adafactor). Until the chosen one is measured, the rule stays at the cautious end of its range:
-    r = ``min(1, κ)``. Where both are measured, the preconditioned r goes only as far as the plain one: the rows of rare
-    words in an embedding have tiny second moments, and can make nearly everything look like noise in that metric.
+    r = ``min(1, κ)``. If both are measured, the preconditioned r is at most the plain one, because the rows of rare
+    words in an embedding have tiny second moments, which can make nearly everything look like noise in that metric.
 
     The decay of a model average becomes ρ^κ, which keeps its half-life in samples.
 
@@ -40,8 +40,8 @@ class AdamScale:
     def __post_init__(self) -> None:
         if self.metric not in ("preconditioned", "plain"):
             raise ConfigError(
-                f"AdamScale(metric={self.metric!r}): expected 'preconditioned', for optimizers with a second moment "
-                "such as Adam, or 'plain', for others."
+                f"metric is {self.metric!r}; expected 'preconditioned' or 'plain'. Give 'preconditioned' for "
+                "optimizers with a second moment such as Adam, 'plain' for others."
             )
 
     def factors(self, state: ScaleState) -> Factors:

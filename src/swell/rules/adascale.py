@@ -16,10 +16,10 @@ class AdaScale:
               \sigma^2 = \operatorname{tr}\Sigma / B_0, \quad \mu^2 = |G|^2, \quad \kappa = B / B_0
 
     Between 1 and κ in either direction, so never faster than the linear rule and never slower than no rule. Each
-    parameter group has its own r; the step's gain is r by the moments of the whole gradient, which is what
-    :meth:`gain` must be asked with. Until there are moments it is the cautious end of the range, ``min(1, κ)``.
+    parameter group has its own r; the step's gain is r by the moments of the whole gradient, so call :meth:`gain` with
+    those. Without moments it is the cautious end of the range, ``min(1, κ)``.
 
-    For SGD with or without momentum. Adam divides the gradient's size out of its steps: use :class:`AdamScale` there.
+    For SGD with or without momentum. Adam's steps do not depend on the gradient's size: use :class:`AdamScale` there.
     The decay of a model average becomes ρ^κ, which keeps its half-life in samples.
 
     Reference: Johnson et al. 2020, section 3, https://arxiv.org/abs/2007.05105

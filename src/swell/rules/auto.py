@@ -18,7 +18,7 @@ from swell.rules.weight_decay import KeepDecayTime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What is known of an optimizer, the rule that follows from it, and why."""
+    """The properties of an optimizer, the rule that follows from them, and why."""
 
     rule: Rule
     reason: str
@@ -26,7 +26,7 @@ class Choice:
     own_step: bool = False  # it finds its step length itself
     second_moment: bool = False  # an elementwise one, so preconditioned moments can be measured
     betas: bool = False
-    direct_decay: bool = False  # weight decay reaches the weights as lr * decay, not through a second moment
+    direct_decay: bool = False  # weight decay is applied as lr * decay, not through a second moment
 
 
 _NOISE_AWARE = AdamScale()
@@ -71,7 +71,7 @@ CHOICES: dict[str, Choice] = {
     ),
     "Muon": Choice(
         rule=KeepDecayTime(_PLAIN),
-        reason="orthogonalised steps have a fixed size and no settled law; the root rule held back by the plain "
+        reason="orthogonalised steps have a fixed size and no established law; the root rule limited by the plain "
         "gradient's gain is a cautious one" + _DECAY,
         direct_decay=True,
     ),
@@ -80,7 +80,7 @@ CHOICES: dict[str, Choice] = {
     ),
     "Rprop": Choice(
         rule=Constant(),
-        reason="reads its learning rate at its first step only, so no factor can reach it",
+        reason="reads its learning rate at its first step only, so a factor has no effect",
         own_step=True,
     ),
     "LBFGS": Choice(
@@ -88,8 +88,8 @@ CHOICES: dict[str, Choice] = {
     ),
 }
 
-# Parts of the names of third-party optimizers, the most telling first. Their second moments may be quantised or
-# blockwise, so nothing is assumed of them.
+# Parts of the names of third-party optimizers, the most specific first. Their second moments may be quantised or
+# blockwise, so nothing is assumed about them.
 _PARTS: tuple[tuple[str, Choice], ...] = (
     ("lbfgs", CHOICES["LBFGS"]),
     ("muon", CHOICES["Muon"]),
@@ -122,10 +122,10 @@ def choice(optimizer_name: str) -> Choice:
 def auto(optimizer_name: str) -> Rule:
     """The rule for an optimizer of this class name, upper or lower case.
 
-    SGD gets :class:`AdaScale`; Adam and other optimizers with an elementwise second moment :class:`AdamScale`, rather
-    than :class:`AdamSDE`, because it measures where to stop growing; with decoupled weight decay inside
-    :class:`KeepDecayTime`; optimizers that find their step themselves :class:`Constant`. ``CHOICES`` has all with
-    reasons. Third-party names are matched by their parts ("AdamW8bit"); one that says nothing is taken for an adaptive
+    SGD gets :class:`AdaScale`. Adam and other optimizers with an elementwise second moment get :class:`AdamScale`, not
+    :class:`AdamSDE`, because it measures when to stop growing; with decoupled weight decay it is inside
+    :class:`KeepDecayTime`. Optimizers that find their step themselves get :class:`Constant`. ``CHOICES`` lists all with
+    reasons. Third-party names are matched by their parts ("AdamW8bit"). An unknown name is taken for an adaptive
     optimizer, and :func:`suits` says so.
 
     >>> auto("SGD")
@@ -137,7 +137,7 @@ def auto(optimizer_name: str) -> Rule:
 
 
 def suits(rule: Rule, optimizer_name: str) -> str | None:
-    """Why a rule does not suit an optimizer and what to use instead; None where it does, or is the user's own.
+    """Why a rule does not suit an optimizer, and what to use instead; None if it does or is the user's own.
 
     >>> suits(Linear(), "SGD") is None
     True
@@ -149,7 +149,7 @@ def suits(rule: Rule, optimizer_name: str) -> str | None:
         if rule != _UNKNOWN.rule:
             return None
         return (
-            f"{optimizer_name} is not an optimizer with a known rule; taken for an adaptive one, it gets "
+            f"{optimizer_name} is not an optimizer with a known rule. It is taken for an adaptive one and gets "
             f"{_UNKNOWN.rule}, at most the root of the scale. Choose the rule yourself if you know better."
         )
     inner, keeps_decay = _unwrapped(rule)
@@ -160,8 +160,8 @@ def suits(rule: Rule, optimizer_name: str) -> str | None:
         return f"{name} changes the learning rate, but {optimizer_name} {known.reason}. {better}"
     if known.adaptive and not known.own_step and isinstance(inner, (Linear, AdaScale)):
         return (
-            f"{name} grows the learning rate up to the scale, for steps that shrink with the gradient; those of "
-            f"{optimizer_name} do not, and it will overshoot. {better}"
+            f"{name} raises the learning rate up to the scale, for steps that shrink with the gradient. Those of "
+            f"{optimizer_name} do not, so they get too large. {better}"
         )
     if isinstance(inner, AdamScale) and inner.metric == "preconditioned" and not known.second_moment:
         return (
@@ -170,21 +170,21 @@ def suits(rule: Rule, optimizer_name: str) -> str | None:
         )
     if isinstance(inner, AdamSDE) and not known.betas:
         return (
-            f"AdamSDE changes betas, which {optimizer_name} has not: only its learning rate (and eps) would follow the "
+            f"AdamSDE changes betas, and {optimizer_name} has none: only its learning rate (and eps) would follow the "
             f"batch. {better}"
         )
     if keeps_decay and not known.direct_decay and not known.own_step:
         return (
-            f"KeepDecayTime is for weight decay that reaches the weights as lr * decay; that of {optimizer_name} "
+            f"KeepDecayTime is for weight decay that is applied to the weights as lr * decay. That of {optimizer_name} "
             f"passes through its second moment (unless built with decoupled_weight_decay=True). Use {inner} alone."
         )
     return None
 
 
 def _find(optimizer_name: str) -> Choice | None:
-    wanted = optimizer_name.lower()
-    exact = (known for name, known in CHOICES.items() if name.lower() == wanted)
-    by_part = (known for part, known in _PARTS if part in wanted)
+    lower = optimizer_name.lower()
+    exact = (known for name, known in CHOICES.items() if name.lower() == lower)
+    by_part = (known for part, known in _PARTS if part in lower)
     return next(exact, None) or next(by_part, None)
 
 

@@ -11,8 +11,8 @@ from swell.core.types import Factors, ScaleState
 class Constant:
     """Hyper-parameters as the user set them, at any batch size.
 
-    A step is worth one base step however large its batch. Larger batches are then safe and mostly wasted; smaller ones
-    train with too large a learning rate where the base batch was chosen near the noise scale.
+    A step is worth one base step whatever its batch. Larger batches are safe and mostly wasted; smaller ones train with
+    too large a learning rate if the base batch is near the noise scale.
 
     >>> Constant().factors(ScaleState(scale=8.0, base_batch=32)).lr
     1.0

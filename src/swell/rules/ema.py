@@ -13,8 +13,8 @@ from swell.core.types import Factors, ScaleState
 class KeepAverageTime:
     r"""The rule's factors, with the decay of a model average raised to the power κ: ρ^κ.
 
-    The average then spans as many samples at any batch. Every rule of this package that scales anything does so by
-    itself; this is for :class:`Constant` and for rules of your own.
+    The average then spans the same number of samples at any batch. Every rule of this package that scales anything does
+    this itself; this one is for :class:`Constant` and for rules of your own.
 
     Reference: Busbridge et al. 2023, definition 1.2, https://arxiv.org/abs/2307.13813
 

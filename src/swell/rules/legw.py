@@ -17,12 +17,11 @@ class LEGW:
     .. math:: \sqrt\kappa \; \frac{\min(1, n / (\kappa W))}{\min(1, n / W)}
 
     with n the samples up to the end of this step and W the warm-up at the base batch, in samples. The warm-up at scale
-    1 is the user's own (a scheduler's): the rule stretches it and is 1 at scale 1, as every rule is. With
-    ``base_warmup="rule"`` there is no other warm-up and the rule makes all of it, at scale 1 too: the denominator is
-    then 1.
+    1 is the user's own (a scheduler's): the rule stretches it and is 1 at scale 1, like every rule. With
+    ``base_warmup="rule"`` there is no other warm-up, and the rule does all of it, at scale 1 too: the denominator is 1.
 
-    A batch that grows when the warm-up is long over meets plain :class:`Root`. The decay of a model average becomes
-    ρ^κ, which keeps its half-life in samples.
+    For a batch that grows long after the warm-up this is plain :class:`Root`. The decay of a model average becomes ρ^κ,
+    which keeps its half-life in samples.
 
     Args:
         warmup: length of the warm-up at scale 1 in base batches of samples; 0 for none.
@@ -40,11 +39,11 @@ class LEGW:
 
     def __post_init__(self) -> None:
         if not 0 <= self.warmup < math.inf:
-            raise ConfigError(f"LEGW(warmup={self.warmup}): expected base batches of samples, 0 or more; say 200.")
+            raise ConfigError(f"warmup is {self.warmup}; expected base batches, 0 or more. Give for example 200.")
         if self.base_warmup not in ("schedule", "rule"):
             raise ConfigError(
-                f"LEGW(base_warmup={self.base_warmup!r}): expected 'schedule' where your own schedule warms up at the "
-                "base batch, or 'rule' where it does not."
+                f"base_warmup is {self.base_warmup!r}; expected 'schedule' or 'rule'. Give 'schedule' if your own "
+                "schedule warms up at the base batch, 'rule' if it does not."
             )
 
     @classmethod
@@ -56,7 +55,7 @@ class LEGW:
         base_batch: int,
         base_warmup: Literal["schedule", "rule"] = "schedule",
     ) -> LEGW:
-        """A warm-up given as the paper does, in epochs at the base batch.
+        """A warm-up in epochs at the base batch, as in the paper.
 
         >>> LEGW.from_epochs(0.5, epoch_size=60_000, base_batch=100)
         LEGW(warmup=300.0, base_warmup='schedule')

@@ -1,4 +1,4 @@
-"""The linear rule of SGD: as much more learning rate as there are more samples."""
+"""The linear rule of SGD: the learning rate follows the batch size."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from swell.core.types import Factors, ScaleState
 class Linear:
     r"""lr · κ, with κ = batch / base batch; a step is worth κ base steps.
 
-    For SGD while the batch is far below the noise scale, where κ small steps and one large step arrive at the same
-    place. Beyond it the learning rate is too large and training diverges: :class:`AdaScale` is this rule with the
-    brake that measures when. The decay of a model average becomes ρ^κ, which keeps its half-life in samples.
+    For SGD while the batch is far below the noise scale: there κ small steps and one large step arrive at the same
+    place. Beyond it the learning rate is too large and training diverges; :class:`AdaScale` is this rule with a
+    measured limit. The decay of a model average becomes ρ^κ, which keeps its half-life in samples.
 
     Reference: Goyal et al. 2017, section 2.1, https://arxiv.org/abs/1706.02677
 

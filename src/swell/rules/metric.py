@@ -1,12 +1,12 @@
-"""Which figures a rule looks at, so that nothing is measured that nobody reads."""
+"""Which moments a rule uses, so that no others are measured."""
 
 from __future__ import annotations
 
-from swell.core.protocols import Rule
+from swell.core.protocols import MetricRule, Rule, WrappingRule
 
 
 def needs_preconditioned(rule: Rule) -> bool:
-    """Whether a rule, or the one it wraps, is made of moments in the optimizer's own metric.
+    """Whether a rule, or the one it wraps, uses moments in the optimizer's own metric.
 
     A rule of your own says so with an attribute ``metric = "preconditioned"``.
 
@@ -14,6 +14,7 @@ def needs_preconditioned(rule: Rule) -> bool:
     >>> needs_preconditioned(KeepDecayTime(rule=AdamScale())), needs_preconditioned(Linear())
     (True, False)
     """
-    while (inner := getattr(rule, "rule", None)) is not None:
-        rule = inner
-    return getattr(rule, "metric", None) == "preconditioned"
+    inner: object = rule
+    while isinstance(inner, WrappingRule) and inner.rule is not None:
+        inner = inner.rule
+    return isinstance(inner, MetricRule) and inner.metric == "preconditioned"

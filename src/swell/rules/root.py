@@ -12,10 +12,10 @@ from swell.core.types import Factors, ScaleState
 class Root:
     r"""lr · √κ, with κ = batch / base batch; a step is worth κ base steps.
 
-    For Adam and its kin, whose steps do not shrink with the gradient, while noise dominates; betas and eps stay (see
-    :class:`AdamSDE` for them, and :class:`AdamScale` for a brake where the signal dominates). For SGD it keeps the
-    variance of one step, and learns more slowly per sample than the linear rule. The decay of a model average becomes
-    ρ^κ, which keeps its half-life in samples.
+    For Adam and similar optimizers, whose steps do not shrink with the gradient, while noise dominates. Betas and eps
+    stay (:class:`AdamSDE` changes them, and :class:`AdamScale` limits the factor once the signal dominates). For SGD it
+    keeps the variance of one step, and learns more slowly per sample than the linear rule. The decay of a model average
+    becomes ρ^κ, which keeps its half-life in samples.
 
     Reference: Krizhevsky 2014, section 5, https://arxiv.org/abs/1404.5997
 

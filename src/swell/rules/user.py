@@ -1,4 +1,4 @@
-"""A rule made from a user's own function, or from an object that only knows its factors."""
+"""A rule from a user's own function, or from an object that has factors alone."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from swell.errors import ConfigError
 class UserRule:
     """A rule whose factors come from ``function``; a step is worth ``scale`` base steps.
 
-    A number is the factor of the learning rate and leaves all else alone; a ``Factors`` says everything. Progress by
-    samples is what a schedule in epochs expects; define a class with both ``factors`` and ``gain`` to count otherwise.
+    A number is the factor of the learning rate and changes nothing else; a ``Factors`` sets everything. Progress counts
+    samples, as a schedule in epochs expects. Define a class with both ``factors`` and ``gain`` for another count.
     """
 
     function: Callable[[Any], Any]
@@ -28,26 +28,29 @@ class UserRule:
 
     @property
     def metric(self) -> str:
-        """Which moments the user's function or object says it looks at, by an attribute of this name."""
+        """The moments that the user's function or object uses, by its own attribute ``metric``."""
         return getattr(getattr(self.function, "__self__", self.function), "metric", "plain")
 
     def factors(self, state: ScaleState) -> Factors:
-        given = self.function(state.scale if self.takes_scale else state)
-        factors = given if isinstance(given, Factors) else Factors(lr=self._number(given))
+        result = self.function(state.scale if self.takes_scale else state)
+        factors = result if isinstance(result, Factors) else Factors(lr=self._number(result))
         if not all(0 <= factor < math.inf for factor in dataclasses.astuple(factors)):
-            raise ConfigError(f"{self} gave {factors} at scale {state.scale:g}; expected finite numbers, 0 or more.")
+            raise ConfigError(
+                f"the result of {self} is {factors} at scale {state.scale:g}; expected finite numbers, 0 or more. "
+                "Change the function."
+            )
         return factors
 
     def gain(self, state: ScaleState) -> float:
         return state.scale
 
-    def _number(self, given: Any) -> float:
+    def _number(self, result: Any) -> float:
         try:
-            return float(given)
+            return float(result)
         except (TypeError, ValueError):
             raise ConfigError(
-                f"{self} returned {given!r}; expected a number, the factor of the learning rate, or a Factors "
-                "(from swell.core.types)."
+                f"the result of {self} is {result!r}; expected a number. Return the factor of the learning rate, or a "
+                "Factors (from swell.core.types)."
             ) from None
 
     def __str__(self) -> str:
@@ -73,8 +76,8 @@ def from_function(function: Callable[[Any], Any]) -> UserRule:
     needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if not positional or needed not in ([], positional[:1]):
         raise ConfigError(
-            f"a rule cannot be made from {function!r}{inspect.signature(function)}: expected a function of one "
-            "argument, 'scale' (a float) or anything else (a ScaleState). Bind the others with functools.partial."
+            f"rule is {function!r}{inspect.signature(function)}; expected a function of one argument, 'scale' (a "
+            "float) or anything else (a ScaleState). Bind the others with functools.partial."
         )
     first = positional[0]
     return UserRule(function, takes_scale=first.name == "scale" or first.annotation in (float, "float"))

@@ -13,12 +13,12 @@ from swell.core.types import Factors, ScaleState
 class KeepDecayTime:
     r"""The rule's factors, with weight decay · κ / (lr factor).
 
-    AdamW shrinks a weight by lr · λ a step and so forgets over 1 / (lr λ) steps, which is B / (lr λ) samples. It stays
-    the same number of samples when lr · λ grows like κ: λ · √κ beside lr · √κ, λ · κ where lr stays, λ as it is beside
-    the linear rule. Where the rule's lr factor is 0 nothing decays anyway, and λ is left alone.
+    AdamW shrinks a weight by lr · λ per step and so forgets over 1 / (lr λ) steps, which are B / (lr λ) samples. That
+    number of samples stays the same if lr · λ grows like κ: λ · √κ with lr · √κ, λ · κ with a constant lr, λ with the
+    linear rule. If the rule's lr factor is 0, nothing decays anyway, and λ is not changed.
 
-    For weight decay that is multiplied by the learning rate and added to the step: AdamW, Muon, Adafactor, and SGD's,
-    which is the same there. Not for Adam's own ``weight_decay``, which passes through the second moment.
+    For weight decay that is multiplied by the learning rate and added to the step: that of AdamW, Muon, Adafactor and
+    SGD. Not for Adam's own ``weight_decay``, which passes through the second moment.
 
     References: Wang & Aitchison 2024, https://arxiv.org/abs/2405.13698 (the time scale); Bergsma et al. 2025,
     https://arxiv.org/abs/2505.13738 (over batch sizes).
