@@ -14,11 +14,10 @@ from swell.core.events import Warned
 from swell.core.ledger import Ledger
 from swell.core.types import Plan
 from swell.data.feed import Feed
+from swell.data.loader_options import LoaderOptions
 from swell.data.orders import Orders
-from swell.data.own_stream import OwnStream
 from swell.data.span import Span
-from swell.data.stream import Stream
-from swell.data.window import Window
+from swell.data.stream import OwnStream, Stream
 from swell.errors import ConfigError, LoadError
 from swell.job.checks import check_options
 from swell.loop.step import StepInProgress
@@ -154,7 +153,7 @@ def feed_loader(
     job: Job, dataset: Any, order_of: Orders, *, seed: int, drop_last: bool, **loading: Any
 ) -> TrainingLoader:
     """The loader over a map-style data set."""
-    check_options(loading, ORDERING | _options(Feed))
+    check_options(loading, ORDERING | _options(Feed) | _options(LoaderOptions))
     ledger = Ledger(lambda epoch: len(order_of(epoch)), seed=seed, drop_last=drop_last)
     # Of its own, so that starting data workers draws nothing from the user's random numbers.
     own = torch.Generator().manual_seed(zlib.crc32(f"{seed} {job.rank}".encode()))
@@ -171,7 +170,7 @@ def stream_loader(
     """The loader over an iterable data set: every replica reads it all, or (``split="dataset"``) a part of its own."""
     if split not in ("replicas", "dataset"):
         raise ConfigError(f"split={split!r} is not known; expected 'replicas' or 'dataset'.")
-    check_options(loading, {"drop_last", "split"} | _options(Window))
+    check_options(loading, {"drop_last", "split"} | _options(LoaderOptions))
     source = Stream(dataset, **loading) if split == "replicas" else OwnStream(dataset, **loading)
     return TrainingLoader(job, source, Ledger(UNKNOWN_LENGTH, seed=seed), drop_last=drop_last)
 
