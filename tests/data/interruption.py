@@ -1,7 +1,8 @@
-"""Errors out of nowhere: a signal handler raises in the main thread at whatever instruction it finds it."""
+"""Errors at any instruction, as a signal handler raises them in the main thread."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,15 +15,18 @@ FOLDER = str(Path(swell.data.__file__).parent)
 
 
 class Interrupted(Exception):
-    """What the handler raises."""
+    """The error that the handler raises."""
 
 
 def interrupted(function: Callable[[], Any], at: int) -> bool:
-    """Run ``function``, raising before the line numbered ``at`` that is run in swell.data; whether it got that far."""
-    lines = 0
+    """Run ``function`` and raise before line number ``at`` that runs in swell.data; return whether it got that far."""
+    lines, process = 0, os.getpid()
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal lines
+        if os.getpid() != process:  # a data-loading worker that was forked meanwhile
+            sys.settrace(None)
+            return None
         if not frame.f_code.co_filename.startswith(FOLDER):
             return None
         if event == "line":

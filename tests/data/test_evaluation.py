@@ -105,7 +105,7 @@ def test_more_replicas_than_samples_leave_some_with_an_empty_loader() -> None:
     "arguments", [{"shuffle": True}, {"sampler": [1]}, {"batch_sampler": [[1]]}, {"drop_last": True}], ids=str
 )
 def test_what_would_lose_or_repeat_samples_is_refused(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="every sample once"):
+    with pytest.raises(ConfigError, match=next(iter(arguments))):
         evaluation_loader(range(9), rank=0, replicas=2, batch_size=2, **arguments)
 
 

@@ -186,7 +186,7 @@ def test_a_worker_that_takes_too_long_is_an_error() -> None:
     feed = Feed(Stuck(), order_of, num_workers=1, timeout=1)
     assert feed.fetch(Span(0, 0, 8))[0].tolist() == list(range(8))
     workers = multiprocessing.active_children()
-    with pytest.raises(LoadError, match=r"workers were lost .* timed out after 1 seconds"):
+    with pytest.raises(LoadError, match=r"timed out after 1 seconds"):
         feed.fetch(Span(0, 8, 16))
     for process in workers:
         process.join(timeout=30)  # it was told to stop, and does so in a moment

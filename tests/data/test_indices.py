@@ -96,10 +96,16 @@ def test_each_epoch_has_its_order_made_once() -> None:
 
 @pytest.mark.parametrize(("epoch", "start", "stop"), [(0, 5, 5), (0, 6, 5), (0, -1, 5), (-1, 0, 5)])
 def test_a_span_holds_at_least_one_sample_of_an_epoch(epoch: int, start: int, stop: int) -> None:
-    with pytest.raises(ConfigError, match="0 <= start < stop"):
+    with pytest.raises(ConfigError, match="span"):
         Span(epoch, start, stop)
 
 
+def test_a_span_contains_the_spans_between_its_ends_in_its_epoch() -> None:
+    span = Span(1, 4, 9)
+    assert all(Span(1, start, stop) in span for start in range(4, 9) for stop in range(start + 1, 10))
+    assert not any(other in span for other in (Span(1, 3, 5), Span(1, 8, 10), Span(0, 4, 9)))
+
+
 def test_a_span_beyond_the_end_of_the_epoch_is_refused() -> None:
-    with pytest.raises(ConfigError, match="order of 10"):
+    with pytest.raises(ConfigError, match="10"):
         Indices(lambda epoch: Sequential(10))(Span(0, 5, 11))

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import IterableDataset, get_worker_info
 
-from swell.data.own_stream import OwnStream
 from swell.data.span import Span
+from swell.data.stream import OwnStream
 from swell.errors import DataError
 
 

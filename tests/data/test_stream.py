@@ -227,7 +227,7 @@ class FailsOnce(Numbers):
 def test_an_error_of_the_data_set_says_where_and_loses_nothing() -> None:
     stream = Stream(FailsOnce(100))
     assert stream.available(0, 0, 32) == 32
-    with pytest.raises(LoadError, match="near position 32 of epoch 0: OSError"):
+    with pytest.raises(LoadError, match=r"position 32 of epoch 0.*OSError"):
         stream.available(0, 32, 32)
     assert stream.available(0, 32, 32) == 32
     assert stream.fetch(Span(0, 36, 44)).tolist() == list(range(36, 44))
@@ -285,13 +285,13 @@ def test_an_error_at_any_instruction_loses_nothing() -> None:
 
 def test_asking_for_more_than_there_is_says_to_ask_first() -> None:
     stream = Stream(Numbers(10))
-    with pytest.raises(DataError, match=r"ended after 10 samples.*available\(\)"):
+    with pytest.raises(DataError, match=r"10 samples.*available"):
         stream.fetch(Span(0, 8, 12))
 
 
 def test_a_stream_that_has_become_shorter_is_noticed() -> None:
     stream = Stream(Numbers(10))
-    with pytest.raises(DataError, match="ended after 10 samples, but 20 of them are done"):
+    with pytest.raises(DataError, match=r"10 samples.*20"):
         stream.available(0, 20, 4)
 
 
@@ -312,8 +312,8 @@ def test_without_asking_first_a_stream_is_read_as_far_as_is_fetched(sizes: list[
     [
         ({"num_workers": 2}, 'split="dataset"'),
         ({"in_order": False}, "in_order"),
-        ({"persistent_workers": True}, "num_workers of at least 1"),
-        ({"prefetch_factor": 3}, "num_workers of at least 1"),
+        ({"persistent_workers": True}, "persistent_workers"),
+        ({"prefetch_factor": 3}, "prefetch_factor"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -196,6 +196,11 @@ class DiskSaving:
 class Positions:
     """Data whose samples are their positions."""
 
+    shared = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
     def fetch(self, span: Any, upcoming: Callable[[], Any]) -> range:
         return range(span.start, span.stop)
 
@@ -303,7 +308,8 @@ class History:
         pace = Pace(run.policy, micro=run.micro, constant_micro=False, capacity=None)
         state = RunState(pace, seed=run.seed, run_dir=None, settings="the same")
         state.learners = [PathLearner(run.rule) for _ in range(run.learners)]  # type: ignore[misc]
-        state.training_data = TrainingData(Positions(), Ledger(run.samples, seed=run.seed), drop_last=False)
+        positions: Any = Positions()
+        state.training_data = TrainingData(positions, Ledger(run.samples, seed=run.seed), drop_last=False)
         saving: Any = DiskSaving(state, peers, self.disk)
         reporter = Reporter(peers, lambda: Fanout([]))
         emit: Callable[[Event], None] = reporter.emit

@@ -5,8 +5,8 @@ from __future__ import annotations
 from swell.data.evaluation import evaluation_loader
 from swell.data.feed import Feed
 from swell.data.orders import orders
-from swell.data.own_stream import OwnStream
+from swell.data.source import BatchSource
 from swell.data.span import Span
-from swell.data.stream import Stream
+from swell.data.stream import OwnStream, Stream
 
-__all__ = ["Feed", "OwnStream", "Span", "Stream", "evaluation_loader", "orders"]
+__all__ = ["BatchSource", "Feed", "OwnStream", "Span", "Stream", "evaluation_loader", "orders"]

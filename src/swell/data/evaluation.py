@@ -1,4 +1,4 @@
-"""Evaluation data shared out to replicas exactly: nothing padded, nothing read twice, nothing left out."""
+"""Evaluation data split exactly over replicas: nothing is padded, read twice or left out."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.utils.data import DataLoader, IterableDataset
 from swell.core.counts import whole_number
 from swell.errors import ConfigError
 
-_OURS = ("shuffle", "sampler", "batch_sampler", "drop_last")
+_REFUSED = ("shuffle", "sampler", "batch_sampler", "drop_last")
 
 
 def share(n: int, *, rank: int, replicas: int) -> range:
-    """The samples of ``[0, n)`` that are one replica's: contiguous, sizes that differ by one at most.
+    """One replica's samples of ``[0, n)``: contiguous, and sizes differ by at most one.
 
     >>> [share(10, rank=rank, replicas=3) for rank in range(3)]
     [range(0, 3), range(3, 6), range(6, 10)]
@@ -26,7 +26,7 @@ def share(n: int, *, rank: int, replicas: int) -> range:
 
 
 def even_batches(n: int, *, rank: int, replicas: int, batch_size: int) -> list[range]:
-    """One replica's samples of ``[0, n)`` in batches, as many on every replica; an empty share has the first sample.
+    """One replica's samples of ``[0, n)`` in as many batches as every other replica's; an empty one has sample 0.
 
     >>> [even_batches(7, rank=rank, replicas=2, batch_size=3) for rank in range(2)]
     [[range(0, 1), range(1, 3)], [range(3, 5), range(5, 7)]]
@@ -45,16 +45,16 @@ def evaluation_loader(
 ) -> DataLoader[Any]:
     """A ``DataLoader`` over one replica's part of ``dataset``, in order; over all replicas every sample comes once.
 
-    ``torch.utils.data.DistributedSampler`` repeats samples until every replica has as many, and so reports accuracies
-    that depend on the number of replicas (pytorch/pytorch#25162). Here parts may differ by a sample, and where there
-    are more replicas than samples some are empty: sum counts over replicas, do not average averages.
+    ``torch.utils.data.DistributedSampler`` repeats samples until every replica has the same number, so it reports
+    accuracies that depend on the number of replicas (pytorch/pytorch#25162). Here parts may differ by a sample, and
+    some are empty if there are more replicas than samples: sum counts over replicas, do not average averages.
 
-    Of an iterable data set every replica reads the whole and keeps every ``replicas``-th run of ``batch_size`` samples.
-    With several workers the data set must share itself out among them by ``get_worker_info()``, as for any
-    ``DataLoader``, and every replica must have as many workers.
+    An iterable data set is read as a whole by every replica, which keeps every ``replicas``-th run of ``batch_size``
+    samples. With several workers the data set must split itself by ``get_worker_info()``, as for any ``DataLoader``,
+    and every replica must have the same number of workers.
 
-    With ``even`` every replica gets as many batches, for models whose replicas compute hand in hand (FSDP2). One that
-    has no sample of its own for a batch gets the first of all, which is not to be counted: see ``even_batches``.
+    With ``even`` every replica gets the same number of batches, for models whose replicas compute together (FSDP2). A
+    batch without samples of this replica holds the first sample of all, which must not be counted: ``even_batches``.
 
     ``loader_arguments`` go to ``DataLoader`` (``num_workers``, ``collate_fn``, ``pin_memory``, ...). Raises
     ``ConfigError`` for those that would lose or repeat samples.
@@ -66,17 +66,17 @@ def evaluation_loader(
     replicas = whole_number(replicas, name="replicas")
     rank = whole_number(rank, name="rank", at_least=0, at_most=replicas - 1)
     batch_size = whole_number(batch_size, name="batch_size")
-    for name in _OURS:
+    for name in _REFUSED:
         if loader_arguments.get(name):
             raise ConfigError(
-                f"{name}={loader_arguments[name]!r} for an evaluation loader, which reads every sample once and in "
-                f"order: leave {name} out; to evaluate on a part, give torch.utils.data.Subset(dataset, indices)."
+                f"{name} is {loader_arguments[name]!r}; expected none, because evaluation reads every sample once and "
+                f"in order. Leave {name} out. To evaluate on a part, give torch.utils.data.Subset(dataset, indices)."
             )
         loader_arguments.pop(name, None)
     if even and isinstance(dataset, IterableDataset):
         raise ConfigError(
-            "an iterable data set cannot be evaluated with a sharded model: nobody knows how many batches each replica "
-            "will have, and one that has fewer would keep the others waiting. Give a data set with a length."
+            f"dataset is {type(dataset).__name__}, an iterable data set; expected one with a length, because all "
+            "replicas of a sharded model must evaluate the same number of batches. Give a data set with a length."
         )
     if even:
         batches: Any = even_batches(len(dataset), rank=rank, replicas=replicas, batch_size=batch_size)
@@ -89,7 +89,7 @@ def evaluation_loader(
 
 
 class EveryOther(IterableDataset[Any]):
-    """Of an iterable's runs of ``run`` samples those numbered ``rank``, ``rank + replicas``, ``rank + 2 * replicas``...
+    """Runs of ``run`` samples of an iterable, numbered ``rank``, ``rank + replicas``, ``rank + 2 * replicas``...
 
     >>> list(EveryOther(range(7), run=2, rank=1, replicas=2))
     [2, 3, 6]
@@ -107,7 +107,7 @@ class EveryOther(IterableDataset[Any]):
             number += 1
 
     def __len__(self) -> int:
-        n = len(self.dataset)  # TypeError where it is unknown, as for the data set itself
+        n = len(self.dataset)  # TypeError if it is unknown, as for the data set itself
         whole, rest = divmod(n, self.run)
         mine = len(range(self.rank, whole, self.replicas)) * self.run
         return mine + (rest if whole % self.replicas == self.rank else 0)

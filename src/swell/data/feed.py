@@ -1,44 +1,45 @@
-"""Batches of a map-style data set, fetched ahead by ``torch.utils.data.DataLoader`` and right whatever is asked for."""
+"""Batches of a map-style data set, fetched ahead by ``torch.utils.data.DataLoader``, for whatever span is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map  # documented: torch.utils.data.default_collate
 
 from swell.core.protocols import Order
 from swell.data.indices import Indices
+from swell.data.loader_options import LoaderOptions
 from swell.data.pieces import PieceError, cut, join
+from swell.data.prefetch import Excerpt, Prefetch
 from swell.data.seeding import SeededSamples
+from swell.data.source import nothing_upcoming
 from swell.data.span import Span
-from swell.data.speculation import Part, Speculation
 from swell.errors import ConfigError, LoadError, SwellError
 
 _NAMED = 8  # data set indices named in a message
 
 
 class Feed:
-    """Hands out the batch of any span of an epoch's order; all loading is a ``DataLoader``'s.
+    """A :class:`~swell.data.source.BatchSource` over a map-style data set; a ``DataLoader`` does the loading.
 
-    ``order_of`` gives an epoch's order. The arguments after it mean what they mean to ``DataLoader``, and are handed to
-    it; ``__getitems__`` of the data set, ``worker_init_fn`` and ``get_worker_info`` are as there.
+    ``order_of`` gives an epoch's order. ``loading`` are :class:`~swell.data.loader_options.LoaderOptions`. They mean
+    what they mean to ``DataLoader``, as do ``__getitems__`` of the data set and ``get_worker_info``.
 
-    With workers it fetches ``num_workers * prefetch_factor`` spans ahead. When another span is asked for than was
-    foreseen, batches made by ``default_collate`` are cut and joined, so that every sample fetched ahead that is still
-    wanted is used; those of a ``collate_fn`` are used where their span is asked for as it is. With
-    ``persistent_workers`` it fetches ahead into the next epoch, otherwise each epoch starts new workers, which then see
-    the data set as it is at that moment.
+    With workers it fetches ``num_workers * prefetch_factor`` spans ahead. If another span is asked for than was
+    expected, batches made by ``default_collate`` are cut and joined, so that every sample fetched ahead that is still
+    needed is used. A batch made by a ``collate_fn`` is used only if exactly its span is asked for. With
+    ``persistent_workers`` it fetches ahead into the next epoch. Otherwise each epoch starts new workers, which see the
+    data set as it is at that moment.
 
     With a ``sample_seed`` the global random numbers of Python, numpy and torch are seeded from ``(sample_seed, epoch,
     position)`` before each sample is read (:class:`swell.data.seeding.SeededSamples`), so that random transforms do not
     depend on replicas, batches or workers.
 
-    Counts in samples: ``fetched`` came from the loader; of these ``reused`` were fetched under another plan than they
-    were used under, and ``dropped`` were not used here.
+    Counts in samples: ``fetched`` came from the loader; of these ``reused`` were handed out in another batch than they
+    were requested in, and ``dropped`` were not handed out.
 
     >>> from swell.core.order import Sequential
     >>> feed = Feed(range(10), lambda epoch: Sequential(10))
@@ -46,61 +47,36 @@ class Feed:
     tensor([2, 3, 4])
     """
 
+    shared = True
+
     def __init__(
-        self,
-        dataset: Any,
-        order_of: Callable[[int], Order],
-        *,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
-        num_workers: int = 0,
-        prefetch_factor: int | None = None,
-        pin_memory: bool = False,
-        persistent_workers: bool = False,
-        worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
-        generator: torch.Generator | None = None,
-        timeout: float = 0,
-        pin_memory_device: str = "",
-        in_order: bool = True,
-        sample_seed: int | None = None,
+        self, dataset: Any, order_of: Callable[[int], Order], *, sample_seed: int | None = None, **loading: Any
     ) -> None:
         if isinstance(dataset, IterableDataset):
             raise ConfigError(
-                f"{type(dataset).__name__} is an iterable data set, which has no samples to ask for by index: "
-                "give it to swell.data.Stream."
+                f"dataset is {type(dataset).__name__}, an iterable data set; expected one with samples by index. Give "
+                "it to swell.data.Stream."
             )
-        if not in_order:
-            raise ConfigError(
-                "in_order=False lets batches overtake one another, which would break the order: leave it."
-            )
-        if persistent_workers and num_workers == 0:
-            raise ConfigError("persistent_workers=True without workers: give num_workers of at least 1, or leave it.")
+        options = LoaderOptions(**loading)
+        workers, persistent, collate_fn = options.num_workers, options.persistent_workers, options.collate_fn
         indices = Indices(order_of)
         keys_of = indices if sample_seed is None else indices.keys
-        speculation, present = Speculation(keys_of, across_epochs=persistent_workers), _Present(keys_of)
-        # Nothing here refers back to the feed: dropping the last reference to it stops the workers.
+        prefetch, present = Prefetch(keys_of, across_epochs=persistent), _Present(keys_of)
+        # Always persistent: a loader whose queue ran empty can then continue with the same workers. Feed stops them.
+        arguments = {**options.arguments(), "persistent_workers": workers > 0}
+        # Nothing in this function refers to the feed, so dropping the last reference to the feed stops the workers.
         self._make_loader = lambda: DataLoader(
             dataset if sample_seed is None else SeededSamples(dataset, seed=sample_seed),
-            batch_sampler=speculation if num_workers else present,  # type: ignore[arg-type]
-            collate_fn=collate_fn,
-            num_workers=num_workers,
-            prefetch_factor=prefetch_factor,
-            pin_memory=pin_memory,
-            # Always: a loader whose queue ran empty can then go on with the same workers. Feed stops them itself.
-            persistent_workers=num_workers > 0,
-            worker_init_fn=worker_init_fn,
-            multiprocessing_context=multiprocessing_context,
-            generator=generator,
-            timeout=timeout,
-            pin_memory_device=pin_memory_device,
+            batch_sampler=prefetch if workers else present,  # type: ignore[arg-type]
+            **arguments,
         )
         try:
             self._loader: DataLoader[Any] | None = self._make_loader()
         except (ValueError, TypeError) as error:
             raise ConfigError(f"torch.utils.data.DataLoader refuses these arguments: {error}") from error
-        self._indices, self._speculation, self._present = indices, speculation, present
-        self._workers, self._persistent = num_workers, persistent_workers
-        self._divisible = collate_fn in (None, default_collate) and _collates_as_shipped()
+        prefetch.divisible = collate_fn in (None, default_collate) and _collates_as_shipped()
+        self._indices, self._prefetch, self._present = indices, prefetch, present
+        self._workers, self._persistent = workers, persistent
         self._iterator: Any = None
         self._epoch = -1
         self._sound = True
@@ -108,33 +84,37 @@ class Feed:
     @property
     def fetched(self) -> int:
         """Samples that came from the loader."""
-        return self._speculation.fetched
+        return self._prefetch.fetched
 
     @property
     def reused(self) -> int:
-        """Samples that were fetched ahead under another plan than they were used under."""
-        return self._speculation.reused
+        """Samples that were handed out in another batch than they were requested in."""
+        return self._prefetch.reused
 
     @property
     def dropped(self) -> int:
-        """Samples that were fetched and not used here."""
-        return self._speculation.dropped
+        """Samples that were fetched and not handed out."""
+        return self._prefetch.dropped
 
-    def available(self, epoch: int, position: int, at_least: int) -> int:
-        """How many samples there are from ``position`` on, up to ``at_least``; 0 at the epoch's end."""
-        return max(0, min(at_least, len(self._indices.order(epoch)) - position))
+    def length(self, epoch: int) -> int:
+        """The number of samples of an epoch."""
+        return len(self._indices.order(epoch))
 
-    def fetch(self, span: Span, upcoming: Callable[[], Iterator[Span]] = lambda: iter(())) -> Any:
+    def available(self, epoch: int, position: int, count: int) -> int:
+        """How many samples there are from ``position`` on, at most ``count``; 0 at the epoch's end."""
+        return max(0, min(count, self.length(epoch) - position))
+
+    def fetch(self, span: Span, upcoming: Callable[[], Iterator[Span]] = nothing_upcoming) -> Any:
         """The batch of exactly the span's samples, in order.
 
-        ``upcoming`` gives the spans that will be asked for after this one if the plan stays as it is; it is called when
-        the plan has changed, and read little by little. What it says changes the speed only, never the batch.
+        ``upcoming`` gives the spans that will be asked for after this one if the plan stays. It is called when the plan
+        has changed, and read little by little. It affects the speed only, never the batch.
 
-        Raises ``LoadError`` where the data set raised an error, a worker died or ``timeout`` seconds have passed.
-        Nothing is lost then: the same span can be asked for again, and lost workers are replaced.
+        Raises ``LoadError`` if the data set raises an error, a worker dies or ``timeout`` seconds pass. Nothing is lost
+        then: the same span can be fetched again, and lost workers are replaced.
         """
         # A dead worker makes torch raise in the main thread at any instruction (from its handler of SIGCHLD). Our
-        # record of what the loader has under way may then be off by one: unless a call came to its end, it is not used.
+        # record of what the loader has under way may then be off by one, so it is used only if the last call completed.
         if not self._sound or (span.epoch != self._epoch and self._workers and not self._persistent):
             self.close()
         self._sound, self._epoch = False, span.epoch
@@ -143,21 +123,28 @@ class Feed:
             self._sound = True
             return batch
         except BaseException as error:
-            if self._sound:  # it came as an answer: the loader can go on
+            if self._sound:  # a worker sent the error as its answer: the loader can continue
                 raise
-            awaited = self._speculation.in_flight or span
+            awaited = self._prefetch.in_flight or span
             self.close()
             if isinstance(error, SwellError) or not isinstance(error, Exception):
                 raise
             raise self._load_error(awaited, error, answered=not self._workers) from error
 
+    def state_dict(self) -> dict[str, Any]:
+        """Empty: an epoch's order has random access, so the position is enough."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Do nothing: a feed keeps no state."""
+
     def close(self) -> None:
         """Stop the workers and drop what was fetched ahead; a later ``fetch`` starts them again."""
         self._sound = False
-        started = getattr(self._loader, "_iterator", None)  # there before ours is, where its start was cut short
+        started = getattr(self._loader, "_iterator", None)  # set before ours, if an error interrupted the start
         iterator = started if self._iterator is None else self._iterator
         self._iterator, self._loader = None, None
-        self._speculation.forget()
+        self._prefetch.forget()
         if iterator is not None and self._workers:
             iterator._shutdown_workers()  # what its __del__ calls, but now: an error's traceback may keep it alive
         self._sound = True
@@ -166,29 +153,27 @@ class Feed:
         """Without workers nothing is fetched ahead."""
         self._present.span = span
         batch = next(self._start() if self._iterator is None else self._iterator)
-        self._speculation.fetched += span.size
+        self._prefetch.fetched += span.size
         return batch
 
     def _assemble(self, span: Span, upcoming: Callable[[], Iterator[Span]]) -> Any:
-        parts = self._speculation.parts_of(span, upcoming, divisible=self._divisible)
-        for part in parts:
-            while not part.piece.arrived:
+        excerpts = self._prefetch.take(span, upcoming)
+        for request, _, _ in excerpts:
+            while not request.arrived:
                 self._receive()
-            if isinstance(part.piece.batch, _Failure):
-                self._speculation.waste(parts)
-                if part.piece.stale:  # the sample at fault may lie outside of the span: read the span itself
+            if isinstance(request.batch, _Failure):
+                if request.span not in span:  # the sample at fault may lie outside of the span: read the span itself
                     return self._assemble(span, upcoming)
-                error = part.piece.batch.error
+                error = request.batch.error
                 self._sound = True
-                raise self._load_error(part.piece.span, error, answered=True) from error
+                raise self._load_error(request.span, error, answered=True) from error
         try:
-            batch = join([_take(part) for part in parts])
+            batch = join([_samples(excerpt) for excerpt in excerpts])
         except PieceError:
-            # A data set that pads a batch in __getitems__, a type that default_collate was taught: use whole batches.
-            self._divisible = False
-            self._speculation.waste(parts)
+            # A data set may pad a batch in __getitems__, or default_collate may know other types: use whole batches.
+            self._prefetch.divisible = False
             return self._assemble(span, upcoming)
-        self._speculation.used(parts)
+        self._prefetch.use(span, excerpts)
         return batch
 
     def _start(self) -> Iterator[Any]:
@@ -199,8 +184,8 @@ class Feed:
 
     def _receive(self) -> None:
         iterator = self._iterator
-        if iterator is None or self._speculation.in_flight is None:
-            self._speculation.restart()
+        if iterator is None or self._prefetch.in_flight is None:
+            self._prefetch.restart()
             iterator = self._start()
         try:
             batch = next(iterator)
@@ -208,7 +193,7 @@ class Feed:
             if not _came_from_worker(error):
                 raise
             batch = _Failure(error)  # kept until its samples are asked for, which may be never
-        self._speculation.arrive(batch)
+        self._prefetch.arrive(batch)
 
     def _load_error(self, span: Span, error: Exception, *, answered: bool) -> LoadError:
         """``answered``: the data set raised the error; otherwise the loader did."""
@@ -217,20 +202,20 @@ class Feed:
         where = f"positions {span.start} to {span.stop} of epoch {span.epoch} (data set indices {named})"
         if answered:
             message = (
-                f"could not load {where}: {type(error).__name__}, see the error above. One of these samples, or "
-                "collating them, failed; mend the data set, or leave the sample out of the order."
+                f"loading {where} failed: {type(error).__name__}, see the error above; expected the data set to give "
+                "these samples and collating them to work. Fix the data set, or leave the sample out of the order."
             )
         else:
             message = (
-                f"workers were lost while waiting for {where}: {type(error).__name__}: {error} Workers are often "
-                "killed for memory: lower num_workers or prefetch_factor; slow ones need a longer timeout. The next "
-                "batch starts new workers."
+                f"workers were lost while waiting for {where}: {type(error).__name__}: {error} The next batch starts "
+                "new workers. Workers are often killed for memory: lower num_workers or prefetch_factor. Slow ones "
+                "need a longer timeout."
             )
         return LoadError(message, indices=indices, lost=not answered)
 
 
 class _Present:
-    """The batch sampler where there are no workers: an endless iterator of what is asked for just then."""
+    """The batch sampler without workers: an endless iterator that always gives the span asked for at that moment."""
 
     def __init__(self, keys_of: Callable[[Span], list[Any]]) -> None:
         self.keys_of = keys_of
@@ -248,22 +233,22 @@ class _Failure(NamedTuple):
 
 
 def _came_from_worker(error: Exception) -> bool:
-    """Whether a living worker sent this error as its answer, so that the loader can go on."""
+    """Whether a living worker sent this error as its answer, so that the loader can continue."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
     return last is not None and last.tb_frame.f_code is ExceptionWrapper.reraise.__code__
 
 
-def _take(part: Part) -> Any:
-    piece, start, stop = part
-    if part.whole:
-        return piece.batch
-    return cut(piece.batch, start - piece.span.start, stop - piece.span.start, size=piece.span.size)
+def _samples(excerpt: Excerpt) -> Any:
+    request, start, stop = excerpt
+    if excerpt.whole:
+        return request.batch
+    return cut(request.batch, start - request.span.start, stop - request.span.start, size=request.span.size)
 
 
 def _collates_as_shipped() -> bool:
-    """Whether nobody has taught ``default_collate`` other ways, whose batches might not be cut along their samples."""
+    """Whether ``default_collate`` was taught no other ways, whose batches might not be cut along their samples."""
     return all(
         getattr(function, "__module__", "") == default_collate.__module__
         for function in default_collate_fn_map.values()

@@ -8,15 +8,15 @@ from swell.core.protocols import Order
 from swell.data.span import Span
 
 _LARGEST_BLOCK = 8192
-_CALL = 2048  # positions whose lookup takes about as long as one call does
+_CALL = 2048  # looking up this many positions takes about as long as a call itself
 
 
 class Indices:
     """A function from a span to the list of its data set indices.
 
-    A vectorised order costs a hundred microseconds a call and next to nothing a sample, so spans that follow one
-    another are served from blocks that double in length; so are spans with a short stretch of other replicas' samples
-    between them. Where that stretch is long, it would cost more than it saves, and a span is looked up alone.
+    A vectorised order costs a hundred microseconds a call and next to nothing a sample. So spans that follow one
+    another are served from blocks that double in length. Other replicas' samples may lie between them; if these are
+    many, a block would cost more than it saves, and each span is looked up alone.
 
     >>> from swell.core.order import Sequential
     >>> Indices(lambda epoch: Sequential(10))(Span(epoch=0, start=3, stop=6))
@@ -32,7 +32,7 @@ class Indices:
         self._length = 0
 
     def order(self, epoch: int) -> Order:
-        """The epoch's order; the last two are kept, for batches fetched ahead into the next epoch."""
+        """The epoch's order; the last two are kept, because batches may be fetched ahead into the next epoch."""
         if epoch not in self._orders:
             while len(self._orders) > 1:
                 del self._orders[min(self._orders)]
@@ -56,5 +56,5 @@ class Indices:
         return self._block[begin:end]
 
     def keys(self, span: Span) -> list[tuple[int, int, int]]:
-        """For each sample of the span its epoch, position and data set index."""
+        """The epoch, position and data set index of each sample of the span."""
         return [(span.epoch, span.start + i, index) for i, index in enumerate(self(span))]

@@ -16,13 +16,13 @@ import torch
 
 
 class PieceError(TypeError):
-    """A batch that is not built as ``default_collate`` builds them, so its samples cannot be told apart."""
+    """A batch is not built as ``default_collate`` builds them, so its samples cannot be separated."""
 
 
 def cut(batch: Any, start: int, stop: int, *, size: int) -> Any:
     """Samples ``start`` to ``stop`` of a batch of ``size``; tensors are views, nothing is copied.
 
-    Raises :class:`PieceError` where some part of the batch does not hold ``size`` samples.
+    Raises :class:`PieceError` if a part of the batch does not hold ``size`` samples.
 
     >>> cut({"x": torch.arange(4), "name": ["a", "b", "c", "d"]}, 1, 3, size=4)
     {'x': tensor([1, 2]), 'name': ['b', 'c']}
@@ -38,9 +38,9 @@ def cut(batch: Any, start: int, stop: int, *, size: int) -> Any:
 
 
 def join(batches: Sequence[Any]) -> Any:
-    """One batch with the samples of all, in order; pinned where all are pinned.
+    """One batch with the samples of all, in order; pinned if all are pinned.
 
-    Raises :class:`PieceError` where the batches differ in structure, type or shape.
+    Raises :class:`PieceError` if the batches differ in structure, type or shape.
 
     >>> join([[torch.tensor([0, 1]), ("a", "b")], [torch.tensor([2]), ("c",)]])
     [tensor([0, 1, 2]), ('a', 'b', 'c')]
@@ -53,8 +53,8 @@ def _join_leaves(leaves: Sequence[Any]) -> Any:
     if not isinstance(first, torch.Tensor):
         if not all(_is_text(leaf) for leaf in leaves):
             raise PieceError("strings in one batch, something else in another")
-        joined = [text for leaf in leaves for text in leaf]
-        return joined if isinstance(first, list) else type(first)(joined)
+        texts = [text for leaf in leaves for text in leaf]
+        return texts if isinstance(first, list) else type(first)(texts)
     if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         raise PieceError("a tensor in one batch, something else in another")
     if len({(leaf.dtype, leaf.device, leaf.shape[1:]) for leaf in leaves}) > 1:
@@ -66,7 +66,7 @@ def _join_leaves(leaves: Sequence[Any]) -> Any:
 
 
 def _walk(batches: Sequence[Any], leaf: Callable[[Sequence[Any]], Any]) -> Any:
-    """Apply ``leaf`` to the leaves in corresponding places and build the first batch's structure round the results."""
+    """Apply ``leaf`` to corresponding leaves of all batches; the results take the first batch's structure."""
     first = batches[0]
     if isinstance(first, torch.Tensor):
         if first.dim() == 0 or first.layout is not torch.strided or first.is_nested:
@@ -89,7 +89,7 @@ def _is_text(batch: Any) -> bool:
     return isinstance(batch, (list, tuple)) and len(batch) > 0 and isinstance(batch[0], (str, bytes))
 
 
-# The two below rebuild containers the way default_collate does, so that their extra attributes survive.
+# These two rebuild containers as default_collate does, so that extra attributes are kept.
 
 
 def _mapping_like(first: Mapping[Any, Any], items: dict[Any, Any]) -> Any:

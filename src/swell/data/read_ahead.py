@@ -1,4 +1,4 @@
-"""A window over one pass of an iterable data set: read ahead as far as asked, forgotten as far as committed."""
+"""Samples of one pass over an iterable data set: read ahead as far as asked, dropped as far as committed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import io
 import pickle
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -22,12 +22,12 @@ _CHUNK = 64  # samples a worker sends at once
 class ReadAhead:
     """Samples ``low`` to ``high`` of an epoch's pass over ``dataset``, by position.
 
-    A pass begins with ``dataset.set_epoch(epoch)`` where there is one. What is done already is passed over by the data
-    set's own ``load_state_dict`` (given a state that its ``state_dict`` returned at or before that place) or
-    ``skip(n)`` (which returns an iterable that begins ``n`` samples later), else by reading it; with several workers
-    always by reading it, because each of them has a state of its own.
+    A pass begins with ``dataset.set_epoch(epoch)`` if there is one. Committed samples are skipped by the data set's own
+    ``load_state_dict`` (given a state that its ``state_dict`` returned at or before that position) or ``skip(n)``
+    (which returns an iterable that begins ``n`` samples later), else by reading them. With several workers they are
+    always read, because each worker has a state of its own.
 
-    With ``num_workers`` above 0, ``loader_arguments`` go to a ``DataLoader`` whose workers read; samples then travel as
+    With ``num_workers`` above 0, ``loader_arguments`` go to a ``DataLoader`` whose workers read. Samples then travel as
     bytes and are unpacked when they are asked for, so that those of other replicas cost little.
     """
 
@@ -37,14 +37,14 @@ class ReadAhead:
         self._workers: int = loader_arguments.get("num_workers", 0)
         self._skips = self._workers < 2 and hasattr(dataset, "skip")
         self._stateful = self._workers < 2 and hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
-        self._states: deque[tuple[int, Any]] = deque()  # the data set's state before the sample at a position
-        self._keeps_states = False  # whether this pass does
-        self._first_state: Any = None  # of the data set before it was ever read
+        self._states: deque[tuple[int, Any]] = deque()  # positions, each with the data set's state before its sample
+        self._keeps_states = False  # whether the pass under way records states
+        self._first_state: Any = None  # the data set's state before it was ever read
         self._loader: DataLoader[Any] | None = None
-        self._reader: Any = None  # of the pass that is open
+        self._reader: Any = None  # the iterator of the pass under way
         self._samples: list[Any] = []
-        # A dead worker makes torch raise in the main thread at any instruction, so between a sample read and its place
-        # in the window too. Unless a call has come to its end, the window is not trusted.
+        # A dead worker makes torch raise in the main thread at any instruction, even between reading a sample and
+        # storing it. So the samples are trusted only if the last call completed.
         self._sound = True
         self.epoch = -1
         self.low = 0
@@ -56,16 +56,16 @@ class ReadAhead:
         return self.low + len(self._samples)
 
     def __getitem__(self, position: int) -> Any:
-        """The sample at a position of the window; one that a worker read is a new copy each time."""
+        """The sample at a position; one that a worker read is a new copy each time."""
         sample = self._samples[position - self.low]
         return pickle.loads(sample) if self._workers else sample
 
     def holds(self, epoch: int, position: int) -> bool:
-        """Whether that position can be had without going back."""
+        """Whether that position can be reached without a new pass."""
         return self._sound and self._reader is not None and epoch == self.epoch and position >= self.low
 
     def reach(self, position: int) -> int:
-        """Read on until ``position`` or the end of the stream; where the window then ends."""
+        """Read on until ``position`` or the end of the stream; return the position after the last sample read."""
         self._sound = False
         while self.high < position and not self.ended:
             self._read(position - self.high)
@@ -73,14 +73,14 @@ class ReadAhead:
         return self.high
 
     def seek(self, epoch: int, position: int) -> None:
-        """Let the window begin at ``position`` of ``epoch``; a new pass only where it cannot get there by reading on.
+        """Drop the samples before ``position`` of ``epoch``; begin a new pass only if reading on does not get there.
 
-        Raises ``DataError`` where the stream ends before ``position``.
+        Raises ``DataError`` if the stream ends before ``position``.
         """
         if not self._sound:
             self._restart()
-        held, self._sound = self.holds(epoch, position), False
-        if not held:
+        reachable, self._sound = self.holds(epoch, position), False
+        if not reachable:
             self._open(epoch, position)
         self._release(position)
         while self.high < position and not self.ended:
@@ -88,36 +88,35 @@ class ReadAhead:
             self._release(position)
         if self.high < position:
             raise DataError(
-                f"epoch {epoch} of the stream ended after {self.high} samples, but {position} of them are done: it has "
-                "become shorter. A stream must give the same samples in each pass over an epoch; mend that, or start a "
-                "new run."
+                f"epoch {epoch} of the stream ended after {self.high} samples, but {position} are committed; expected "
+                "the same samples in each pass over an epoch. Fix the data set, or start a new run."
             )
         self._sound = True
 
     def state(self) -> dict[str, Any]:
-        """The data set's own state at or before the window's beginning; empty where it keeps none."""
+        """The data set's own state at or before the first sample kept; empty if it keeps none."""
         if not self._states or self._states[0][0] > self.low:
             return {}
         position, state = self._states[0]
         return {"epoch": self.epoch, "position": position, "dataset": state}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Let the next pass over the state's epoch begin from it."""
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Begin the next pass over the state's epoch from that state."""
         self.close()
         if state and self._stateful:
             self.epoch = state["epoch"]
             self._states.append((state["position"], state["dataset"]))
 
     def close(self) -> None:
-        """Stop the workers and forget the window; the next ``seek`` opens a new pass."""
+        """Stop the workers and drop all samples; the next ``seek`` begins a new pass."""
         self._restart()
         self._states.clear()
         self.epoch = -1
 
     def _restart(self) -> None:
-        """Stop the workers and forget the window, but not the states."""
+        """Stop the workers and drop all samples, but keep the states."""
         self._sound = False
-        started = getattr(self._loader, "_iterator", None)  # there before ours is, where its start was cut short
+        started = getattr(self._loader, "_iterator", None)  # set before ours, if an error interrupted the start
         reader = started if self._reader is None else self._reader
         self._reader = self._loader = None
         self._samples, self.low, self.ended = [], 0, False
@@ -126,35 +125,35 @@ class ReadAhead:
         self._sound = True
 
     def _open(self, epoch: int, position: int) -> None:
-        known = [(at, state) for at, state in self._states if epoch == self.epoch and at <= position]
+        usable = [(start, state) for start, state in self._states if epoch == self.epoch and start <= position]
         if position or self._stateful or self._loader is None or not self._loader.persistent_workers:
             self._restart()
         self._sound = False
         self._states.clear()
         self.epoch, self._samples, self.low, self.ended = epoch, [], 0, False
         if self._stateful:
-            self._reset_state(known[-1][1] if known else None)
+            self._reset_state(usable[-1][1] if usable else None)
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(epoch)
-        source = self._dataset
-        if known:
-            self.low = known[-1][0]
-            self._states.append(known[-1])
+        samples = self._dataset
+        if usable:
+            self.low = usable[-1][0]
+            self._states.append(usable[-1])
         elif position and self._skips:
-            source, self.low = self._dataset.skip(position), position
-        self._keeps_states = self._stateful and source is self._dataset
+            samples, self.low = self._dataset.skip(position), position
+        self._keeps_states = self._stateful and samples is self._dataset
         if not self._workers:
-            self._reader = iter(source)
+            self._reader = iter(samples)
             return
         if self._loader is None:
-            source = source if isinstance(source, IterableDataset) else _Iterable(source)
+            samples = samples if isinstance(samples, IterableDataset) else _Iterable(samples)
             self._loader = DataLoader(
-                source, batch_size=_CHUNK, collate_fn=_Pack(with_state=self._keeps_states), **self._arguments
+                samples, batch_size=_CHUNK, collate_fn=_Pack(with_state=self._keeps_states), **self._arguments
             )
         self._reader = iter(self._loader)
 
     def _reset_state(self, state: Any) -> None:
-        """Bring the data set to a state, or to its beginning, where an earlier pass or state may have moved it from."""
+        """Load a state into the data set, or the first one: an earlier pass may have left it anywhere."""
         if self._first_state is None:
             self._first_state = copy.deepcopy(self._dataset.state_dict())
         state = self._first_state if state is None else state
@@ -175,7 +174,7 @@ class ReadAhead:
                 raise
             raise LoadError(
                 f"reading the stream failed near position {high} of epoch {self.epoch}: {type(error).__name__}, see "
-                "the error above. The next batch is read from that position; mend the data set where it fails again."
+                "the error above. The next batch is read from that position. Fix the data set if it fails again."
             ) from error
         self.ended = not samples
         self._samples += samples
@@ -192,17 +191,17 @@ class ReadAhead:
 
 
 class _Iterable(IterableDataset[Any]):
-    """Tells a DataLoader that something is to be iterated."""
+    """Makes any iterable an ``IterableDataset``, which a ``DataLoader`` iterates."""
 
-    def __init__(self, source: Any) -> None:
-        self.source = source
+    def __init__(self, samples: Any) -> None:
+        self.samples = samples
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.source)
+        return iter(self.samples)
 
 
 class _Pack:
-    """Runs in a worker: each sample as bytes, and the data set's state after the last of them."""
+    """The ``collate_fn`` of a worker: each sample as bytes, and the data set's state after the last of them."""
 
     def __init__(self, *, with_state: bool) -> None:
         self.with_state = with_state
@@ -221,7 +220,7 @@ def _packed(sample: Any) -> bytes:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes tensors as arrays: torch's own way takes some hundred microseconds each, or a file descriptor."""
+    """Writes tensors as arrays, because torch's own way takes a hundred microseconds each, or a file descriptor."""
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is torch.Tensor and obj.device.type == "cpu" and not obj.requires_grad:

@@ -1,4 +1,4 @@
-"""Random transforms that depend on the sample alone, not on who reads it, in which batch, or in which worker."""
+"""Random transforms that depend on the sample alone, not on the replica, batch or worker that reads it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class SeededSamples(Dataset[Any]):
     """A data set whose sample at a position of an epoch always sees the same random numbers.
 
     Before each sample is read, the global generators of Python's ``random``, ``numpy.random`` and torch (on the CPU)
-    are seeded from ``(seed, epoch, position)``; in the main process their state is restored afterwards. The position
-    and not the index: a sample drawn twice in an epoch, by weight, is then transformed in two ways. Costs about 30
-    microseconds a sample. Two things it cannot reach: generators of the data set's own (``numpy.random.default_rng``),
-    and ``__getitems__``, which would read several samples at once and is not used.
+    are seeded from ``(seed, epoch, position)``. In the main process their state is restored afterwards. The position is
+    used and not the index, so that a sample drawn twice in an epoch, by weight, is transformed in two ways. Costs about
+    30 microseconds a sample. It cannot seed the data set's own generators (``numpy.random.default_rng``), and it does
+    not use ``__getitems__``, which would read several samples at once.
 
-    It is asked for samples by ``(epoch, position, index)``, as :meth:`swell.data.indices.Indices.keys` gives them.
-    Other attributes are the data set's.
+    Its keys are ``(epoch, position, index)``, as :meth:`swell.data.indices.Indices.keys` gives them. Other attributes
+    are the data set's.
 
     >>> import random
     >>> class Dice:
@@ -58,9 +58,9 @@ class SeededSamples(Dataset[Any]):
 
 @contextmanager
 def seeded(key: int) -> Iterator[None]:
-    """Seed the global generators from a 64-bit key; afterwards they are as they were.
+    """Seed the global generators from a 64-bit key, and restore their state afterwards.
 
-    A worker leaves them seeded, because restoring costs as much as seeding and nothing else there uses them.
+    A worker does not restore it, because that costs as much as seeding and nothing else there uses them.
     """
     restore = get_worker_info() is None
     if restore:

@@ -11,8 +11,9 @@ from swell.errors import ConfigError
 class Span:
     """Positions ``start`` to ``stop`` (not included) of an epoch's order, in samples.
 
-    Two replicas that hold the same order and are given disjoint spans read disjoint samples, whatever else they do.
-    Spans sort by where they begin. Raises ``ConfigError`` where the span is empty or begins below 0.
+    Two replicas that have the same order and read disjoint spans read disjoint samples. Spans sort by where they begin.
+    ``other in span`` says whether another span lies within it. Raises ``ConfigError`` if the span is empty or begins
+    below 0.
 
     >>> span = Span(epoch=0, start=64, stop=96)
     >>> span.size
@@ -26,11 +27,14 @@ class Span:
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.stop or self.epoch < 0:
             raise ConfigError(
-                f"span of epoch {self.epoch} from {self.start} to {self.stop}: expected 0 <= start < stop and an epoch "
-                "of at least 0. A replica that has no sample in a step asks for no span."
+                f"the span is {self.start} to {self.stop} of epoch {self.epoch}; expected 0 <= start < stop and an "
+                "epoch of at least 0. Ask for no span if a replica has no sample in a step."
             )
 
     @property
     def size(self) -> int:
-        """How many samples it holds."""
+        """The number of its samples."""
         return self.stop - self.start
+
+    def __contains__(self, other: Span) -> bool:
+        return self.epoch == other.epoch and self.start <= other.start and other.stop <= self.stop

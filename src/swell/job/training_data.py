@@ -5,18 +5,18 @@ from __future__ import annotations
 import inspect
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from swell.core.ledger import Ledger
 from swell.core.types import Plan
 from swell.data.feed import Feed
+from swell.data.loader_options import LoaderOptions
 from swell.data.orders import Orders
-from swell.data.own_stream import OwnStream
+from swell.data.source import BatchSource
 from swell.data.span import Span
-from swell.data.stream import Stream
-from swell.data.window import Window
+from swell.data.stream import OwnStream, Stream
 from swell.errors import ConfigError
 from swell.job.arguments import check_options
 from swell.job.peers import Peers
@@ -24,14 +24,6 @@ from swell.runtime.faults import FailingSamples
 
 UNKNOWN_LENGTH = 2**62  # what the ledger counts up to where the end of a stream is not known
 ORDERING = {"shuffle", "drop_last", "weights", "order", "sampler"}  # options of job.loader itself
-
-
-class BatchSource(Protocol):
-    """Where batches come from: a feed over a data set, or a stream."""
-
-    def fetch(self, span: Span, upcoming: Callable[[], Iterator[Span]]) -> Any: ...
-
-    def close(self) -> None: ...
 
 
 class TrainingData:
@@ -54,7 +46,7 @@ class TrainingData:
 
         ``lay_out`` is the plan of a whole step, for streams of which each replica reads a part of its own.
         """
-        if not isinstance(self._source, (Stream, OwnStream)):
+        if self.epoch_size is not None:
             return self.ledger.next_span(batch)
         epoch, cursor = self.ledger.epoch, self.ledger.cursor
         if self._source.shared or peers.size == 1:
@@ -79,11 +71,11 @@ class TrainingData:
 
     def state_dict(self) -> dict[str, Any]:
         """The state of a stream that all replicas read; empty for anything else, which needs none."""
-        return self._source.state_dict() if isinstance(self._source, Stream) else {}
+        return self._source.state_dict() if self._source.shared else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the stream continue from there."""
-        if state and isinstance(self._source, Stream):
+        if state and self._source.shared:
             self._source.load_state_dict(state)
 
     def close(self) -> None:
@@ -95,7 +87,7 @@ def map_style_data(
     dataset: Any, order_of: Orders, *, peers: Peers, seed: int, drop_last: bool, **loading: Any
 ) -> TrainingData:
     """The training data over a map-style data set."""
-    check_options(loading, ORDERING | _options(Feed))
+    check_options(loading, ORDERING | _options(Feed) | _options(LoaderOptions))
     ledger = Ledger(lambda epoch: len(order_of(epoch)), seed=seed, drop_last=drop_last)
     # A generator of its own, so that starting data workers draws nothing from the user's random numbers.
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {peers.rank}".encode()))
@@ -110,7 +102,7 @@ def streamed_data(dataset: Any, *, seed: int, drop_last: bool, split: str = "rep
     """The training data of an iterable data set: every replica reads it all, or (``split="dataset"``) its own part."""
     if split not in ("replicas", "dataset"):
         raise ConfigError(f"split is {split!r}; expected 'replicas' or 'dataset'. Leave it out for 'replicas'.")
-    check_options(loading, {"drop_last", "split"} | _options(Window))
+    check_options(loading, {"drop_last", "split"} | _options(LoaderOptions))
     source = Stream(dataset, **loading) if split == "replicas" else OwnStream(dataset, **loading)
     return TrainingData(source, Ledger(UNKNOWN_LENGTH, seed=seed), drop_last=drop_last)
 

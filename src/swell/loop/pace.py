@@ -87,11 +87,6 @@ class Pace:
         )
 
     @property
-    def latest_times(self) -> StepTimes | None:
-        """What the latest timed step took; None before there is one."""
-        return self._last
-
-    @property
     def settled(self) -> bool:
         """Whether the policy can only choose the batch of the step before."""
         return self._fixed is not None and self.batch == self._fixed.size

@@ -5,8 +5,8 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swell.data.prefetch import Prefetch
 from swell.data.span import Span
-from swell.data.speculation import Speculation
 from tests.data.plans import PHASES, WILD, N, Phase, asked_for
 
 DEPTHS = st.integers(1, 6)
@@ -15,18 +15,18 @@ DEPTHS = st.integers(1, 6)
 class Loader:
     """A loader with workers, as far as it matters here: it keeps ``depth`` requests under way while it gets some."""
 
-    def __init__(self, speculation: Speculation, depth: int) -> None:
-        self.speculation, self.depth = speculation, depth
+    def __init__(self, prefetch: Prefetch, depth: int) -> None:
+        self.prefetch, self.depth = prefetch, depth
         self.queue: deque[list[int]] = deque()
 
     def start(self) -> None:
-        self.speculation.restart()
+        self.prefetch.restart()
         for _ in range(self.depth):
             self.take()
 
     def take(self) -> None:
         try:
-            self.queue.append(next(self.speculation))
+            self.queue.append(next(self.prefetch))
         except StopIteration:
             return
 
@@ -35,7 +35,7 @@ class Loader:
             self.start()
         batch = self.queue.popleft()
         self.take()
-        self.speculation.arrive(batch)
+        self.prefetch.arrive(batch)
 
 
 class Reader:
@@ -43,9 +43,9 @@ class Reader:
 
     def __init__(self, depth: int, *, divisible: bool, across_epochs: bool = True) -> None:
         self.requested: list[tuple[int, int]] = []
-        self.speculation = Speculation(self.keys, across_epochs=across_epochs)
-        self.loader = Loader(self.speculation, depth)
-        self.divisible = divisible
+        self.prefetch = Prefetch(self.keys, across_epochs=across_epochs)
+        self.loader = Loader(self.prefetch, depth)
+        self.prefetch.divisible = self.divisible = divisible
         self.returned = 0
 
     def keys(self, span: Span) -> list[tuple[int, int]]:
@@ -54,14 +54,14 @@ class Reader:
         return keys
 
     def fetch(self, span: Span, foreseen: list[Span]) -> list[tuple[int, int]]:
-        parts = self.speculation.parts_of(span, lambda: iter(foreseen), divisible=self.divisible)
+        excerpts = self.prefetch.take(span, lambda: iter(foreseen))
         batch = []
-        for piece, start, stop in parts:
-            while not piece.arrived:
+        for request, start, stop in excerpts:
+            while not request.arrived:
                 self.loader.answer()
-            assert self.divisible or piece.span == span
-            batch += piece.batch[start - piece.span.start : stop - piece.span.start]
-        self.speculation.used(parts)
+            assert self.divisible or request.span == span
+            batch += request.batch[start - request.span.start : stop - request.span.start]
+        self.prefetch.use(span, excerpts)
         self.returned += span.size
         return batch
 
@@ -96,9 +96,9 @@ def test_every_sample_fetched_is_handed_out_or_counted_as_dropped(
     reader = Reader(depth, divisible=divisible)
     for span, foreseen in asked:
         reader.fetch(span, foreseen)
-    reader.speculation.forget()
-    assert reader.speculation.fetched == reader.returned + reader.speculation.dropped
-    assert reader.speculation.reused <= reader.returned
+    reader.prefetch.forget()
+    assert reader.prefetch.fetched == reader.returned + reader.prefetch.dropped
+    assert reader.prefetch.reused <= reader.returned
 
 
 @given(micros=st.lists(st.integers(1, 40), min_size=1, max_size=6), depth=DEPTHS)
@@ -108,7 +108,7 @@ def test_a_replica_alone_reads_every_sample_once_however_the_batch_changes(micro
     for span, foreseen in asked_for(phases):
         reader.fetch(span, foreseen)
     assert sorted(reader.requested) == [(0, position) for position in range(N)]
-    assert reader.speculation.dropped == 0
+    assert reader.prefetch.dropped == 0
 
 
 @given(before=PHASES, after=PHASES, depth=DEPTHS)
@@ -155,4 +155,4 @@ def test_a_step_that_is_done_again_uses_what_was_fetched_ahead_of_it() -> None:
     assert reader.fetch(spans[4], spans[5:]) == positions(spans[4])
     again = reader.requested[before:]
     assert set(again) & set(positions(spans[4]) + positions(spans[5])) == set()
-    assert reader.speculation.dropped == 0
+    assert reader.prefetch.dropped == 0
