@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Iterable
@@ -33,7 +34,9 @@ class Pace:
         micro: int | tuple[int | None, int | None] | None,
         constant_micro: bool,
         capacity: tuple[float, ...] | None,
+        fill: bool = False,
     ) -> None:
+        assert not (fill and (constant_micro or capacity)), "micro-batches are filled where nothing else is asked for"
         self.policy = policy
         self.base = policy.base
         # Without bounds: the batch the user tuned fits one device; more is for the user to say.
@@ -42,13 +45,14 @@ class Pace:
             _check_layouts(policy, low=self._low, constant=constant_micro)
         self._told_high = None if micro is None else self._high  # a bound for policies that choose the micro-batch too
         self._constant, self._capacity = constant_micro, capacity
+        self._fill = fill  # whole micro-batches and one with the rest, so that compiled steps share their shapes
+        self.devices = 1  # of each replica, which compute every micro-batch together; the policy counts them all
         self._exact = type(policy) is Fixed and policy.tolerance == 0
         self.even = False  # whether replicas compute hand in hand, so that all need as many micro-batches
         self.profile = Profile()
         self.step, self.progress = 0, 0.0
         self.batch, self.batch_since = self.base, 0
-        self._layout: Layout | None = None
-        self._last: StepTimes | None = None
+        self.layout: Layout | None = None  # what the policy chose, where it lays steps out
         self._untimed: StepTimes | None = None  # the latest step, until the replicas have agreed what it took
         self._micro_seen: int | None = None
         self.resized = False
@@ -66,10 +70,10 @@ class Pace:
             base_batch=self.base,
             batch=self.batch,
             batch_since=self.batch_since,
-            replicas=replicas,
+            replicas=replicas * self.devices,
             nodes=nodes,
             noise=noise,
-            times=self._last,
+            times=self.profile.latest,
             resized=self.resized,
             feasible=self._fits(self.batch, replicas),
             capacity=self._capacity or (),
@@ -86,13 +90,13 @@ class Pace:
 
     def choose(self, seen: Observation) -> int:
         """The next global batch; a policy that also lays steps out is asked for that."""
-        self._layout = chosen_layout(self.policy, seen)
-        return checked_batch(self.policy, seen) if self._layout is None else self._layout.global_batch
+        self.layout = chosen_layout(self.policy, seen)
+        return checked_batch(self.policy, seen) if self.layout is None else self.layout.global_batch
 
     @property
     def micro(self) -> int | None:
         """The micro-batch that the policy chose, where it does."""
-        return None if self._layout is None else self._layout.micro_batch
+        return None if self.layout is None else self.layout.micro_batch
 
     def differs(self, batch: int, seen: Observation) -> bool:
         """Whether the step that was chosen by what was ``seen`` is laid out otherwise than the one before."""
@@ -101,14 +105,16 @@ class Pace:
 
     def lay_out(self, batch: int, count: int, *, replicas: int, split: bool) -> Plan:
         """The plan of a step of ``count`` samples at a global batch of ``batch``; the last of an epoch may be short."""
-        high = self._high if self._layout is None else _least(self._layout.micro_batch, self._told_high)
-        high = _least(high, self.max_micro)
+        high = self._high if self.layout is None else _least(self.layout.micro_batch, self._told_high)
+        high = _spread(_least(high, self.max_micro), self.devices)
         asked = (batch, count, replicas, split, high)
         if asked != self._asked:  # mostly as for the step before
             self._planned, self._asked = self._lay_out(batch, count, replicas, split, high), asked
         return self._planned
 
     def _lay_out(self, batch: int, count: int, replicas: int, split: bool, high: int | None) -> Plan:
+        if self._fill:
+            return _filled(batch, count, replicas, high=high, half=split, devices=self.devices)
         bounds = {
             "max_micro": high,
             "min_micro": self._low if self._low is None or high is None else min(self._low, high),
@@ -137,7 +143,7 @@ class Pace:
             plan(
                 batch,
                 replicas,
-                max_micro=self._high,
+                max_micro=_spread(self._high, self.devices),
                 min_micro=self._low,
                 constant_micro=self._constant,
                 capacity=self._capacity,
@@ -183,8 +189,7 @@ class Pace:
     def timed(self, step_s: float) -> None:
         """Take in what the step before took on its slowest replica: every replica must be told the same number."""
         if self._untimed is not None and step_s > 0:
-            self._last = dataclasses.replace(self._untimed, step_s=step_s)
-            self.profile.add(self._last)
+            self.profile.add(dataclasses.replace(self._untimed, step_s=step_s))
         self._untimed = None
 
     def committed(
@@ -201,15 +206,20 @@ class Pace:
         self.progress += gain
         self.resized = False
         # What was chosen: an epoch's end or a split step may have been laid out in smaller ones.
-        self._micro_seen = made.micro_batch if self._layout is None else self._layout.micro_batch
+        micro = -(-made.micro_batch // self.devices)
+        self._micro_seen = micro if self.layout is None else self.layout.micro_batch
         if made.global_batch == batch and as_chosen:  # the short last step of an epoch tells little
             self._untimed = StepTimes(
-                replicas=made.replicas,
+                replicas=made.replicas * self.devices,
                 nodes=nodes,
-                micro_batch=made.micro_batch,
+                micro_batch=micro,
                 accumulation=made.accumulation,
                 step_s=0.0,
             )
+
+    def copy(self) -> Pace:
+        """A pace with the same counts, which move on their own from here; both share the step times."""
+        return copy.copy(self)
 
     def state_dict(self) -> dict[str, Any]:
         """Counts and measurements, the same on every replica."""
@@ -222,7 +232,7 @@ class Pace:
             "micro_seen": self._micro_seen,
             "max_micro": self.max_micro,
             "profile": self.profile.state_dict(),
-            "layout": None if self._layout is None else dataclasses.asdict(self._layout),
+            "layout": None if self.layout is None else dataclasses.asdict(self.layout),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -231,7 +241,7 @@ class Pace:
         self.batch, self.batch_since = int(state["batch"]), int(state["batch_since"])
         self._micro_seen, self.max_micro = state["micro_seen"], state["max_micro"]
         self.profile.load_state_dict(state["profile"])
-        self._layout = None if state["layout"] is None else Layout(**state["layout"])
+        self.layout = None if state["layout"] is None else Layout(**state["layout"])
 
 
 def _bounded(policy: Any) -> Any:
@@ -243,6 +253,20 @@ def _bounded(policy: Any) -> Any:
 
 def _least(*bounds: int | None) -> int | None:
     return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def _spread(micro: int | None, devices: int) -> int | None:
+    """The largest micro-batch of one device as that of all devices of a replica."""
+    return None if micro is None else micro * devices
+
+
+def _filled(batch: int, count: int, replicas: int, *, high: int | None, half: bool, devices: int) -> Plan:
+    """Micro-batches of ``high`` samples, or of ``half`` the step, and one with the rest."""
+    if count == batch:
+        plan(batch, replicas, max_micro=high)  # raises PlanError where the batch cannot be laid out
+    if half:
+        high = _spread(-(-count // (2 * devices)), devices)
+    return plan_remainder(count, replicas, max_micro=high, constant_micro=True)
 
 
 def _check_layouts(policy: Policy, *, low: int | None, constant: bool) -> None:

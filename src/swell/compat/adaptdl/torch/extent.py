@@ -88,7 +88,7 @@ def batches_of_loop(here: Session, tally: Tally, job: Job, *, autoscaled: bool, 
         return len(current.mine) - 1 - current.index + rest
 
     place = (here.ended_loops, here.epoch) if tally.under_way else (ledger.samples, here.epoch, here.in_epoch)
-    layout = (forecast.batch, pace._layout, pace.max_micro, job.replicas, job.rank)
+    layout = (forecast.batch, pace.layout, pace.max_micro, job.replicas, job.rank)
     return tally.total((*place, *layout, awaited, round(forecast.gain(forecast.batch), 2)), ahead)
 
 
