@@ -25,7 +25,7 @@ PURE_MAY_IMPORT = {"numpy", "scipy", "swell", *sys.stdlib_module_names}
 MAY_IMPORT_TORCH_DISTRIBUTED = {
     "checkpoint/sharded.py",
     "gradients/sharded.py",
-    "integrations/keras/torch_world.py",
+    "integrations/keras/torch_processes.py",
     "runtime/*",
 }
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "common", "helpers", "helper", "misc"}
@@ -101,6 +101,8 @@ def test_every_module_says_what_it_is_for() -> None:
         "import swell.rules, swell.policies",
         "import swell.cli",
         "import swell.supervisor.supervisor",
+        "import swell.checkpoint.disk, swell.checkpoint.hidden_folders, swell.checkpoint.manifest",
+        "import swell.integrations.keras.array_store, swell.integrations.keras.step_sequence",
     ],
 )
 def test_torch_is_not_imported_before_it_is_needed(statement: str) -> None:
