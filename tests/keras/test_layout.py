@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from swell.core.planning import plan_remainder
 from swell.core.types import Factors
+from swell.integrations.keras.device_grid import DeviceGrid
 from swell.integrations.keras.noise_meter import Squares
 from swell.integrations.keras.pass_layout import passes_of
 from swell.integrations.keras.step_control import step_control
@@ -45,6 +46,18 @@ def test_every_sample_is_in_one_pass_and_every_pass_divides_by_the_devices(count
                 covered += range(one.offset, one.offset + one.size)
     assert sorted(covered) == list(range(count))
     assert math.isclose(total, 1.0, rel_tol=1e-9)
+
+
+def test_every_process_computes_a_share_of_a_step_that_one_could_compute_alone():
+    sizes = []
+    for rank in range(3):
+        steps = StepSequence(as_policy(8), Constant(), length=16, seed=0)
+        steps.place(DeviceGrid(processes=3, rank=rank))
+        steps.restart()
+        step = steps.step_to_train()
+        assert step is not None
+        sizes.append([one.size for one in step.passes])
+    assert sizes == [[3], [3], [2]]
 
 
 @given(

@@ -41,6 +41,14 @@ def test_all_micro_batches_but_one_have_one_size_within_the_bound_of_all_devices
     assert len(set(micro_batches[1:])) <= 1
 
 
+@given(batch=sizes, micro=st.integers(1, 300), replicas=st.integers(1, 4))
+def test_every_replica_has_samples_however_large_a_micro_batch_may_be(batch, micro, replicas):
+    batch = max(batch, replicas**2)  # fewer cannot be cut into equal parts and one rest for all
+    shares = filled(batch, micro=micro).lay_out(batch, batch, replicas=replicas, split=False).share_sizes()
+    assert min(shares) > 0
+    assert max(shares) - min(shares) <= min(micro, -(-batch // replicas))
+
+
 @given(batch=st.integers(2, 200), devices=st.integers(1, 4))
 def test_a_split_step_is_two_parts_of_whole_devices_as_far_as_there_are_samples(batch, devices):
     plan = filled(batch, micro=200, devices=devices).lay_out(batch, batch, replicas=1, split=True)

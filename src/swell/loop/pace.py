@@ -261,12 +261,12 @@ def _spread(micro: int | None, devices: int) -> int | None:
 
 
 def _filled(batch: int, count: int, replicas: int, *, high: int | None, half: bool, devices: int) -> Plan:
-    """Micro-batches of ``high`` samples, or of ``half`` the step, and one with the rest."""
+    """Micro-batches of ``high`` samples, of a replica's share or of ``half`` the step, and one with the rest."""
     if count == batch:
         plan(batch, replicas, max_micro=high)  # raises PlanError where the batch cannot be laid out
-    if half:
-        high = _spread(-(-count // (2 * devices)), devices)
-    return plan_remainder(count, replicas, max_micro=high, constant_micro=True)
+    parts = 2 if half else replicas
+    part = _spread(-(-(count if half else batch) // (parts * devices)), devices)
+    return plan_remainder(count, replicas, max_micro=_least(high, part), constant_micro=True)
 
 
 def _check_layouts(policy: Policy, *, low: int | None, constant: bool) -> None:
