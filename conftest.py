@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 
-NEED_KERAS = "adapter announcer devices elastic keeper live metric optimizer refusals sources tensorflow_* torch_source"
+NEED_KERAS = (
+    "adapter devices elastic gradient_norms live_variables optimizer processes refusals run_events run_saving sources "
+    "step_gradients tensorflow_* torch_source training"
+)
 
 collect_ignore_glob: list[str] = []
 if importlib.util.find_spec("keras") is None:

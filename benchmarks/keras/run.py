@@ -57,11 +57,11 @@ class Clock:
         class Callback(keras.callbacks.Callback):
             def on_train_batch_begin(self, batch, logs=None):
                 if batch == 0:
-                    clock.begun = (time.perf_counter(), time.process_time())
+                    clock.start = (time.perf_counter(), time.process_time())
 
             def on_epoch_end(self, epoch, logs=None):
                 now = (time.perf_counter(), time.process_time())
-                clock.wall_s, clock.work_s = (b - a for a, b in zip(clock.begun, now, strict=True))
+                clock.wall_s, clock.work_s = (b - a for a, b in zip(clock.start, now, strict=True))
 
         self.callback = Callback()
 
@@ -85,9 +85,9 @@ def measure(backend: str) -> dict[str, Any]:
 
     def elastic():
         model, x, y = model_and_data(keras)
-        held = swell.keras.Elastic(batch=MICRO * ACCUMULATION, base=MICRO, micro=MICRO, rule="adascale")
-        model.compile(optimizer=held.optimizer(keras.optimizers.SGD(0.01, momentum=0.9)), loss=loss)
-        return lambda: model.fit(held.data(x, y), callbacks=[held, clock.callback], verbose=0)
+        run = swell.keras.Elastic(batch=MICRO * ACCUMULATION, base=MICRO, micro=MICRO, rule="adascale")
+        model.compile(optimizer=run.optimizer(keras.optimizers.SGD(0.01, momentum=0.9)), loss=loss)
+        return lambda: model.fit(run.data(x, y), callbacks=[run, clock.callback], verbose=0)
 
     kinds = {"plain": plain(), "swell": elastic()}
     wall: dict[str, list[float]] = {kind: [] for kind in kinds}
@@ -128,14 +128,14 @@ def main() -> None:
             print("benchmarks/keras needs Keras with its three backends: run scripts/keras_environment.sh first")
             return
         os.execv(python, [str(python), __file__])
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for backend in BACKENDS:
         run = subprocess.run([sys.executable, __file__, backend], capture_output=True, text=True, check=False)
         lines = [line for line in run.stdout.splitlines() if line.startswith("RESULT ")]
         if not lines:
             raise SystemExit(f"{backend} gave no result:\n{run.stderr[-2000:]}")
-        found[backend] = json.loads(lines[0].removeprefix("RESULT "))
-        ours = found[backend]
+        results[backend] = json.loads(lines[0].removeprefix("RESULT "))
+        ours = results[backend]
         shown = [
             f"{name.replace('_', ' ')} {value['median']:.3f} ({value['low']:.3f} to {value['high']:.3f})"
             for name, value in ours.items()
@@ -149,7 +149,7 @@ def main() -> None:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
         "versions": {name: version(name) for name in ("keras", "torch", "jax", "tensorflow")},
         "layout": {"micro": MICRO, "accumulation": ACCUMULATION, "steps": STEPS, "rounds": ROUNDS},
-        "backends": found,
+        "backends": results,
     }
     (HERE / "result.json").write_text(json.dumps(record, indent=2) + "\n")
 

@@ -1,4 +1,4 @@
-"""Keras 3: ``swell.keras.Elastic``. The same as ``swell.integrations.keras``, under the name users look for."""
+"""Keras 3: ``swell.keras.Elastic``, the public name of ``swell.integrations.keras``."""
 
 from __future__ import annotations
 

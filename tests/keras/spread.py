@@ -15,6 +15,7 @@ import numpy as np
 from tests.keras.toy import BACKEND
 
 ROOT = Path(__file__).parents[2]
+PATH = os.pathsep.join([str(ROOT / "src"), str(ROOT)])  # this tree's swell and its tests, whatever is installed
 
 
 @contextlib.contextmanager
@@ -40,7 +41,7 @@ def run_two(module, directory, **environments):
     workers = [
         subprocess.Popen(
             [sys.executable, "-m", f"tests.keras.{module}", str(directory), str(rank), "2"],
-            env={**os.environ, "PYTHONPATH": str(ROOT), **{name: said[rank] for name, said in environments.items()}},
+            env={**os.environ, "PYTHONPATH": PATH, **{name: values[rank] for name, values in environments.items()}},
             cwd=ROOT,
         )
         for rank in range(2)

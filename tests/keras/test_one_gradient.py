@@ -12,7 +12,7 @@ import pytest
 
 import swell.keras
 from swell.core.types import Factors
-from swell.integrations.keras.control import control
+from swell.integrations.keras.step_control import step_control
 from tests.keras.toy import BACKEND, data, difference, loss, model, train_whole
 
 OPTIMIZERS = {
@@ -83,7 +83,7 @@ def test_in_double_precision_the_gradient_that_reaches_the_optimizer_is_exact():
         variable = keras.Variable(np.zeros(5))
         optimizer = swell.keras.ElasticOptimizer(keras.optimizers.SGD(1.0))
         optimizer.build([variable])
-        optimizer.tell(control([size / 23 for size in sizes], Factors(), effective_step=1.0))
+        optimizer.gradients.set_control(step_control([size / 23 for size in sizes], Factors(), effective_step=1.0))
         for gradient in gradients:
             assert not np.any(keras.ops.convert_to_numpy(variable.value))
             optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])

@@ -11,6 +11,7 @@ import pytest
 
 import swell
 import swell.keras
+from swell.core.types import Layout
 from swell.policies import COMBINATORS, POLICIES, observation_from_dict, replay
 from swell.telemetry import read_events
 from tests.keras.toy import Heard, data, difference, loss, model, train_whole
@@ -70,7 +71,7 @@ def test_goodput_chooses_larger_batches_where_they_cost_no_more_time(tmp_path, m
     x, _ = data(512)
     y = (x @ np.random.default_rng(5).normal(size=(5, 3))).argmax(axis=1)
     tick = _Tick()
-    monkeypatch.setattr("swell.integrations.keras.elastic.time", types.SimpleNamespace(perf_counter=lambda: tick.now))
+    monkeypatch.setattr("swell.integrations.keras.training.time", types.SimpleNamespace(perf_counter=lambda: tick.now))
     policy = swell.Goodput(base=16, max=64, micro=(4, 64))
     elastic = swell.keras.Elastic(batch=policy, micro=32, rule="adascale", directory=tmp_path)
     made = model()
@@ -85,6 +86,31 @@ def test_goodput_chooses_larger_batches_where_they_cost_no_more_time(tmp_path, m
     assert max(event.micro_batch for event in events if event.kind == "step") == 32  # not 64
     kinds = [event.kind for event in events]
     assert kinds[0] == "run" and kinds[-1] == "run_end" and kinds.count("epoch_begin") == kinds.count("epoch") == 4
+
+
+class _SmallerPasses:
+    """A batch that stays, laid out in smaller passes after 24 samples."""
+
+    base = 8
+
+    def batch(self, seen):
+        return 8
+
+    def layout(self, seen):
+        return Layout(global_batch=8, micro_batch=4 if seen.samples < 24 else 2)
+
+
+def test_a_change_of_the_micro_batch_alone_is_logged_and_can_be_replayed():
+    x, y = data(48)
+    heard, policy = Heard(), _SmallerPasses()
+    elastic = swell.keras.Elastic(batch=policy, sinks=[heard])
+    made = model()
+    made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
+    made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+    changes = [event for event in heard.events if event.kind == "batch"]
+    assert [(e.step, e.before, e.after, e.micro_before, e.micro_after) for e in changes] == [(3, 8, 8, 4, 2)]
+    assert [one.same for one in replay(policy, heard.events)] == [True]
+    assert [event.micro_batch for event in heard.events if event.kind == "step"] == [4, 4, 4, 2, 2, 2]
 
 
 def test_events_go_to_whoever_listens_with_the_base_rate_of_a_schedule():

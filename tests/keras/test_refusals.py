@@ -1,4 +1,4 @@
-"""What cannot work is refused before it trains wrongly, with a message that says how to mend it."""
+"""What cannot work is refused before it trains wrongly, with a message that says how to fix it."""
 
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
@@ -9,7 +9,8 @@ import pytest
 
 import swell.keras
 from swell.errors import ConfigError, DataError, LoopError, PlanError
-from swell.integrations.keras.conductor import Conductor
+from swell.integrations.keras.device_grid import DeviceGrid
+from swell.integrations.keras.step_sequence import StepSequence
 from swell.policies import as_policy
 from swell.rules import Constant
 from tests.keras.spread import several
@@ -32,7 +33,7 @@ def test_an_optimizer_may_be_given_as_a_name_an_object_or_a_configuration():
 def test_a_generator_is_refused_because_its_length_is_unknown():
     elastic = swell.keras.Elastic(batch=8)
     compiled(elastic)
-    with pytest.raises(DataError, match="no known length"):
+    with pytest.raises(DataError, match="generator"):
         elastic.data(row for row in [1, 2])
 
 
@@ -48,10 +49,10 @@ class _Endless(keras.utils.PyDataset):
 def test_data_without_an_end_is_refused():
     elastic = swell.keras.Elastic(batch=8)
     compiled(elastic)
-    with pytest.raises(DataError, match="infinite"):
+    with pytest.raises(DataError, match="num_batches is None"):
         elastic.data(_Endless())
     torch_data = pytest.importorskip("torch.utils.data")
-    with pytest.raises(DataError, match="no length"):
+    with pytest.raises(DataError, match="Stream"):
         elastic.data(type("Stream", (torch_data.IterableDataset,), {"__iter__": lambda self: iter(())})())
 
 
@@ -61,7 +62,7 @@ def test_a_model_compiled_without_elastic_is_named_and_the_one_call_form_takes_i
     elastic.optimizer("sgd")
     made = model()
     made.compile(optimizer=keras.optimizers.Adam(0.01), loss=loss())
-    with pytest.raises(LoopError, match="not compiled with this Elastic"):
+    with pytest.raises(LoopError, match="optimizer of type Adam"):
         made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
 
 
@@ -76,10 +77,10 @@ def test_a_model_trained_before_keeps_its_optimizers_state_in_the_one_call_form(
 
 
 def test_a_batch_that_cannot_be_split_over_processes_is_refused_and_says_what_fits():
-    elastic = Conductor(as_policy(2), Constant(), length=10, seed=0)
-    elastic.replicas = 3
+    steps = StepSequence(as_policy(2), Constant(), length=10, seed=0)
+    steps.place(DeviceGrid(processes=3))
     with pytest.raises(PlanError, match=r"2 .*3 replicas"):
-        elastic.step_to_train()
+        steps.step_to_train()
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="torch spreads over processes, in the test above")
@@ -99,7 +100,7 @@ def test_a_model_of_one_batch_size_is_refused():
     inputs = keras.Input(batch_shape=(8, 5))
     made = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(inputs))
     made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
-    with pytest.raises(ConfigError, match="exactly 8 samples"):
+    with pytest.raises(ConfigError, match="8 samples"):
         made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
 
 
@@ -120,9 +121,9 @@ def test_a_sequence_of_layers_without_an_input_trains_as_with_one():
 @pytest.mark.parametrize(
     ("inner", "match"),
     [
-        (lambda: keras.optimizers.SGD(gradient_accumulation_steps=2), "accumulate a second time"),
-        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "bfloat16"),
-        (lambda: swell.keras.ElasticOptimizer("sgd"), "wrapped already"),
+        (lambda: keras.optimizers.SGD(gradient_accumulation_steps=2), "gradient_accumulation_steps is 2"),
+        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "LossScaleOptimizer"),
+        (lambda: swell.keras.ElasticOptimizer("sgd"), "ElasticOptimizer"),
     ],
 )
 def test_optimizers_that_would_count_steps_of_their_own_are_refused(inner, match):
@@ -131,7 +132,7 @@ def test_optimizers_that_would_count_steps_of_their_own_are_refused(inner, match
 
 
 def test_a_policy_that_waits_for_the_noise_is_refused_where_none_is_measured():
-    with pytest.raises(ConfigError, match="measures no gradient noise"):
+    with pytest.raises(ConfigError, match="statistics=False"):
         swell.keras.Elastic(batch=swell.NoiseScale(8, max=64), statistics=False)
 
 
@@ -139,26 +140,26 @@ def test_a_batch_larger_than_the_data_is_refused():
     x, y = data(10)
     elastic = swell.keras.Elastic(batch=16)
     made = compiled(elastic)
-    with pytest.raises(Exception, match="only 10 samples"):
+    with pytest.raises(Exception, match=r"global batch is 16.*10"):
         made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
 
 
 def test_forgetting_a_part_is_said_so():
     x, y = data(40)
     elastic = swell.keras.Elastic(batch=4)
-    with pytest.raises(LoopError, match="Compile first"):
+    with pytest.raises(LoopError, match=r"elastic\.optimizer"):
         elastic.data(x, y)
     made = compiled(elastic)
     with pytest.raises(LoopError, match=r"elastic\.data"):
         made.fit(x, y, callbacks=[elastic], verbose=0)
     elastic.data(x, y)
-    with pytest.raises(LoopError, match="did not give it"):
+    with pytest.raises(LoopError, match=r"elastic\.data"):
         made.fit(x, y, callbacks=[elastic], verbose=0)
     with pytest.raises(ConfigError, match="batch_size"):
         elastic.fit(made, x, y, batch_size=3)
-    with pytest.raises(ConfigError, match="another Elastic"):
+    with pytest.raises(ConfigError, match="Elastic"):
         swell.keras.Elastic(batch=4).fit(made, x, y)
-    with pytest.raises(LoopError, match="not compiled"):
+    with pytest.raises(LoopError, match="compile"):
         swell.keras.Elastic(batch=4).fit(model(), x, y)
 
 
@@ -171,7 +172,7 @@ def test_what_plain_fit_would_leave_unused_is_refused(unused):
     x, y = data(16)
     elastic = swell.keras.Elastic(batch=8)
     made = compiled(elastic)
-    with pytest.raises(ConfigError, match=f"{next(iter(unused))} beside elastic"):
+    with pytest.raises(ConfigError, match=next(iter(unused))):
         made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0, **unused)
 
 
@@ -179,11 +180,11 @@ def test_class_weights_are_for_one_label_a_sample_and_no_other_weights():
     x, y = data(16)
     elastic = swell.keras.Elastic(batch=8)
     compiled(elastic)
-    with pytest.raises(DataError, match="not both"):
+    with pytest.raises(DataError, match=r"class_weight.* 3 part"):
         elastic.data(x, y, np.ones(16), class_weight={0: 2.0})
-    with pytest.raises(DataError, match="needs samples of"):
+    with pytest.raises(DataError, match=r"class_weight.* 1 part"):
         elastic.data(x, class_weight={0: 2.0})
-    with pytest.raises(DataError, match="one class a sample"):
+    with pytest.raises(DataError, match="class_weight"):
         elastic.data(x, np.zeros((16, 2, 2)), class_weight={0: 2.0})
 
 
@@ -192,7 +193,7 @@ def test_arrays_of_unequal_length_and_empty_data_are_refused():
     compiled(elastic)
     with pytest.raises(DataError, match=r"lengths \[3, 4\]"):
         elastic.data(np.zeros((4, 5)), np.zeros(3))
-    with pytest.raises(DataError, match="empty"):
+    with pytest.raises(DataError, match="0 samples"):
         elastic.data(np.zeros((0, 5)), np.zeros(0))
 
 

@@ -1,4 +1,4 @@
-"""Run:AI's Keras interface on Keras 3: the table of its documentation, and its faults mended."""
+"""Run:AI's Keras interface on Keras 3: the table of its documentation, and its faults fixed."""
 
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
@@ -35,7 +35,7 @@ def test_a_wrapped_model_trains_the_exact_global_batch_given_positionally_and_as
     x, y = data(28)
     runai.elastic.keras.init(12, 8)
     wrapped = runai.elastic.keras.models.Model(model())
-    with pytest.raises(LoopError, match="before compile"):
+    with pytest.raises(LoopError, match="compile"):
         wrapped.fit(x, y)
     wrapped.compile("sgd", loss())
     wrapped.fit(x, y, runai.elastic.batch_size, epochs=2, verbose=0)

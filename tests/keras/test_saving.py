@@ -5,6 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import keras
 import pytest
@@ -12,7 +17,7 @@ import pytest
 import swell.keras
 from swell.errors import CheckpointError
 from swell.telemetry import read_events
-from tests.keras.spread import run_two, several
+from tests.keras.spread import PATH, ROOT, run_two, several
 from tests.keras.toy import BACKEND, data, difference, loss, model, train_whole
 
 
@@ -83,9 +88,24 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path):
     run(tmp_path, epochs=1)
     newest = sorted(tmp_path.glob("keras-*"))[-1]
     (newest / "arrays.npz").write_bytes(b"torn")
-    with pytest.warns(UserWarning, match="torn or corrupt"):
+    with pytest.warns(UserWarning, match=r"keras-000000000003.*arrays\.npz"):
         _, elastic = run(tmp_path, epochs=1)
     assert elastic.samples == 28
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_checkpoint_of_the_first_format_is_continued(tmp_path):
+    """It was written by the code that had that format, in the middle of the second epoch, on torch."""
+    whole, undisturbed = run()
+    shutil.copytree(Path(__file__).parent / "format_1", tmp_path, dirs_exist_ok=True)
+    made, elastic = run(tmp_path)
+    events = list(read_events(tmp_path / "events.jsonl"))
+    assert [event.samples for event in events if event.kind == "run"] == [40]
+    assert (elastic.samples, elastic.steps, elastic.global_batch) == (56, 6, 12)
+    assert elastic.progress == pytest.approx(undisturbed.progress)
+    assert elastic.noise is not None and undisturbed.noise is not None
+    assert elastic.noise.observations == undisturbed.noise.observations
+    assert difference(made.get_weights(), whole.get_weights()) < 5e-6
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
@@ -94,7 +114,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     elastic = swell.keras.Elastic(batch=12, directory=tmp_path)
     other = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3, activation="softmax")])
     other.compile(optimizer=elastic.optimizer("adam"), loss=loss())
-    with pytest.raises(CheckpointError, match="Build the same model"):
+    with pytest.raises(CheckpointError, match=r"2 model variables.* 4 of"):
         other.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
 
 
@@ -128,3 +148,20 @@ def test_checkpoints_are_plain_data(tmp_path):
     record = json.loads((sorted(tmp_path.glob("keras-*"))[-1] / "state.json").read_text())
     assert record["state"]["ledger"]["samples"] == 28
     assert len(list(tmp_path.glob("keras-*"))) == 2
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # an import of it fails
+from tests.keras.test_saving import run
+run(sys.argv[1], epochs=1)
+_, elastic = run(sys.argv[1], epochs=2)
+assert elastic.samples == 56 and elastic.steps == 6
+"""
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="torch needs torch; one of the other backends is enough")
+def test_checkpoints_need_no_torch(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": PATH}
+    command = [sys.executable, "-c", WITHOUT_TORCH, str(tmp_path)]
+    assert subprocess.run(command, env=environment, cwd=ROOT, check=False).returncode == 0

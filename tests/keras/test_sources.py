@@ -81,7 +81,7 @@ def test_a_tf_data_set_that_is_not_batched_is_refused():
     one_hot = np.eye(23)
     unbatched: list[Any] = [(X, Y), (Y, X), (X, one_hot), {"a": X, "b": Y}, Y]
     for parts in unbatched:
-        with pytest.raises(DataError, match=r"single samples, of shapes \(.*dataset\.batch\(\.\.\.\)"):
+        with pytest.raises(DataError, match=r"single samples.*dataset\.batch"):
             as_source(tf.data.Dataset.from_tensor_slices(parts), shuffle=True, seed=0, length=None)
     whole = tf.data.Dataset.from_tensor_slices((X, one_hot)).batch(4, drop_remainder=True)
     assert as_source(whole, shuffle=True, seed=0, length=None).length == 20

@@ -9,12 +9,12 @@ import numpy as np
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--epochs", type=int, default=5)
-parser.add_argument("--limit", type=int, default=60000, help="train on so many digits")
+parser.add_argument("--limit", type=int, default=60000, help="number of digits to train on")
 options = parser.parse_args()
 
 
 def mnist():
-    """Real digits from $SWELL_DATA/images/mnist.npz, else made-up ones of the same shape: a pattern a class."""
+    """Real digits from $SWELL_DATA/images/mnist.npz, or made-up ones of the same shape: a pattern a class."""
     path = Path(os.environ.get("SWELL_DATA", "")) / "images" / "mnist.npz"
     if path.is_file():
         with np.load(path) as data:

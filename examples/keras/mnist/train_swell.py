@@ -11,12 +11,12 @@ import swell.keras
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--epochs", type=int, default=5)
-parser.add_argument("--limit", type=int, default=60000, help="train on so many digits")
+parser.add_argument("--limit", type=int, default=60000, help="number of digits to train on")
 options = parser.parse_args()
 
 
 def mnist():
-    """Real digits from $SWELL_DATA/images/mnist.npz, else made-up ones of the same shape: a pattern a class."""
+    """Real digits from $SWELL_DATA/images/mnist.npz, or made-up ones of the same shape: a pattern a class."""
     path = Path(os.environ.get("SWELL_DATA", "")) / "images" / "mnist.npz"
     if path.is_file():
         with np.load(path) as data:
@@ -42,7 +42,7 @@ model = keras.Sequential(
     ]
 )
 optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
-policy = swell.RoundTo(swell.NoiseScale(32, max=256), multiple=32)  # whole passes, so nothing is compiled anew
+policy = swell.RoundTo(swell.NoiseScale(32, max=256), multiple=32)  # whole passes, so nothing is compiled again
 elastic = swell.keras.Elastic(batch=policy, micro=32)
 model.compile(optimizer=elastic.optimizer(optimizer), loss="sparse_categorical_crossentropy", metrics=["accuracy"])
 history = model.fit(elastic.data(images, labels), epochs=options.epochs, callbacks=[elastic], verbose=2)

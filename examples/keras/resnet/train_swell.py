@@ -12,12 +12,12 @@ from keras import layers
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--blocks", type=int, default=3, help="residual blocks a stage; 3 is ResNet-20")
-parser.add_argument("--limit", type=int, default=50000, help="train on so many images")
+parser.add_argument("--limit", type=int, default=50000, help="number of images to train on")
 options = parser.parse_args()
 
 
 def cifar10():
-    """Real images from $SWELL_DATA/images/cifar10_q5.npz, else made-up ones of the same shape: a colour a class."""
+    """Real images from $SWELL_DATA/images/cifar10_q5.npz, or made-up ones of the same shape: a colour a class."""
     path = Path(os.environ.get("SWELL_DATA", "")) / "images" / "cifar10_q5.npz"
     if path.is_file():
         with np.load(path) as data:
@@ -29,8 +29,8 @@ def cifar10():
 
 
 def decoded(residuals, step):
-    """Pixels from what is left after predicting each from its left, upper and upper left neighbour, and red and blue
-    from green."""
+    """Pixels from residuals: each was predicted from its left, upper and upper left neighbours, red and blue from
+    green."""
     r = residuals.transpose(2, 3, 0, 1).astype(np.int16)  # row, column, channel, image
     for row, column in np.ndindex(*r.shape[:2]):
         left = r[row, column - 1] if column else 0

@@ -1,14 +1,23 @@
-"""Checkpoints: one atomic whole of everything a run cannot recompute, saved beside training, safe to load."""
+"""Checkpoints: one atomic whole of everything a run cannot recompute, saved beside training, safe to load.
+
+Names are loaded when they are first used: ``disk`` and ``manifest`` serve Keras too, which need not have torch.
+"""
 
 from __future__ import annotations
 
-from swell.checkpoint.cadence import Cadence, Mark
-from swell.checkpoint.manifest import Manifest
-from swell.checkpoint.reading import Checkpoint, check_model, inspect, verify
-from swell.checkpoint.rng import capture_rng, restore_rng
-from swell.checkpoint.saver import AsyncSaver, SaveReport
-from swell.checkpoint.store import Store
-from swell.checkpoint.transfer import empty_like, pack, share_state, unpack
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_HOMES = {
+    "cadence": ("Cadence", "Mark"),
+    "manifest": ("Manifest",),
+    "reading": ("Checkpoint", "check_model", "inspect", "verify"),
+    "rng": ("capture_rng", "restore_rng"),
+    "saver": ("AsyncSaver", "SaveReport"),
+    "store": ("Store",),
+    "transfer": ("empty_like", "pack", "share_state", "unpack"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AsyncSaver",
@@ -28,3 +37,21 @@ __all__ = [
     "unpack",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+if TYPE_CHECKING:
+    from swell.checkpoint.cadence import Cadence, Mark
+    from swell.checkpoint.manifest import Manifest
+    from swell.checkpoint.reading import Checkpoint, check_model, inspect, verify
+    from swell.checkpoint.rng import capture_rng, restore_rng
+    from swell.checkpoint.saver import AsyncSaver, SaveReport
+    from swell.checkpoint.store import Store
+    from swell.checkpoint.transfer import empty_like, pack, share_state, unpack

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
-import time
-import uuid
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import torch
 
-from swell.checkpoint.disk import FolderLock, remove_folder, sync_folder, write_file
+from swell.checkpoint.disk import sync_folder, write_file
+from swell.checkpoint.hidden_folders import HiddenFolder, hide_and_remove, remove_leftovers
 from swell.checkpoint.manifest import FILE_NAME, FileEntry, Manifest, Part, to_json
 from swell.checkpoint.reading import Checkpoint, folder_name, numbered_folders
 
-WRITING = ".writing-"
-DELETING = ".deleting-"
-_DAY_S = 86400.0
+__all__ = ["Draft", "remove_leftovers", "retire"]
+
 _LONGEST_NAME = 100  # of a file, before its ending
 
 
@@ -32,15 +29,12 @@ class Draft:
     """
 
     def __init__(self, root: Path, *, on_point: Callable[[str], None]) -> None:
-        self.folder = root / f"{WRITING}{uuid.uuid4().hex}"
+        self._hidden = HiddenFolder(root)
+        self.folder = self._hidden.path
         self._root = root
         self._on_point = on_point
         self._parts: list[Part] = []
         self._taken: set[str] = set()
-        self._lock: FolderLock | None = None
-        os.mkdir(self.folder)
-        with suppress(OSError):  # a file system without locks: the draft then counts as alive for a day
-            self._lock = FolderLock(self.folder)
 
     def add_state(self, name: str, tree: Any) -> None:
         """Write one part's encoded state."""
@@ -65,14 +59,13 @@ class Draft:
         number, path = self._rename(manifest)
         self._on_point("renamed")
         sync_folder(self._root)
-        self._release()
+        self._hidden.release()
         self._on_point("published")
         return Checkpoint(path=path, number=number, manifest=manifest)
 
     def abandon(self) -> None:
         """Remove what was written; nothing to do once it is published."""
-        self._release()
-        remove_folder(self.folder)
+        self._hidden.remove()
 
     def _rename(self, manifest: Manifest) -> tuple[int, Path]:
         number = max((number for number, _ in numbered_folders(self._root)), default=0) + 1
@@ -86,11 +79,6 @@ class Draft:
                     raise
                 number += 1
 
-    def _release(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
     def _file_name(self, part: str) -> str:
         """The part's name where it can be a file's, made unique for disks that do not tell A from a."""
         stem = quote(part, safe=" ")[:_LONGEST_NAME].lstrip(".") or "part"
@@ -102,26 +90,6 @@ class Draft:
         return f"{name}.pt"
 
 
-def remove_leftovers(root: Path) -> None:
-    """Delete the drafts of processes that died, and what was being deleted when they did."""
-    with suppress(OSError):
-        for folder in root.iterdir():
-            if folder.name.startswith(DELETING) or (folder.name.startswith(WRITING) and _is_left_over(folder)):
-                remove_folder(folder)
-
-
 def retire(found: Checkpoint) -> None:
     """Delete a checkpoint; hidden by one rename first, so that a crash in between leaves no torn one to be seen."""
-    hidden = found.path.with_name(f"{DELETING}{uuid.uuid4().hex}")
-    os.rename(found.path, hidden)
-    remove_folder(hidden)
-
-
-def _is_left_over(folder: Path) -> bool:
-    try:
-        FolderLock(folder).release()
-        return True
-    except BlockingIOError:
-        return False
-    except OSError:
-        return time.time() - folder.stat().st_mtime > _DAY_S
+    hide_and_remove(found.path)

@@ -64,9 +64,11 @@ class Profile:
         self._leave_out = 0
         self._steps = 0
         self._summaries: tuple[StepSummary, ...] = ()
+        self.latest: StepTimes | None = None  # the step that was taken in last, by this process
 
     def add(self, times: StepTimes) -> None:
         """Add one committed step; a time that is not finite and above 0 is ignored."""
+        self.latest = times
         shape = (times.replicas, times.nodes, times.micro_batch, times.accumulation)
         self._steps += 1
         if shape != self._shape:

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from swell.gradients.placement import is_sharded, local
+from swell.rules.metric import WARM_UP_STEPS
 
 SECOND_MOMENTS = ("exp_avg_sq", "square_avg", "sum")  # Adam and its kin, RMSprop and Adadelta, Adagrad
-WARM_UP_STEPS = 5  # before that, the second moment says too little
 SMALL, PIECE = 2**14, 2**18  # elements: of gradients that are divided whole on the CPU, of others at a time
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Iterable
@@ -33,7 +34,9 @@ class Pace:
         micro: int | tuple[int | None, int | None] | None,
         constant_micro: bool,
         capacity: tuple[float, ...] | None,
+        fill: bool = False,
     ) -> None:
+        assert not (fill and (constant_micro or capacity)), "micro-batches are filled where nothing else is asked for"
         self.policy = policy
         self.base = policy.base
         # Without bounds, one device is assumed to hold the base batch, which the user tuned, and no more.
@@ -44,6 +47,8 @@ class Pace:
             _refuse_bounds(policy, low=self._low, constant=constant_micro)
         self._layout_high = None if micro is None else self._high  # for a policy that chooses the micro-batch too
         self._constant, self._capacity = constant_micro, capacity
+        self._fill = fill  # whole micro-batches and one with the rest, so that compiled steps share their shapes
+        self.devices = 1  # of each replica, which compute every micro-batch together; the policy counts them all
         self._fixed = policy if type(policy) is Fixed and policy.tolerance == 0 else None
         self.even = False  # whether every replica needs equally many micro-batches, because they communicate in each
         self.profile = Profile()
@@ -51,9 +56,8 @@ class Pace:
         self.batch, self.batch_since = self.base, 0
         self.resized = False
         self.max_micro: int | None = None  # what every replica's memory holds, as far as they know
-        self._layout: Layout | None = None  # the policy's latest choice, if it chooses the micro-batch
+        self.layout: Layout | None = None  # the policy's latest choice, if it chooses the micro-batch
         self._micro_before: int | None = None
-        self._latest_times: StepTimes | None = None
         self._untimed: StepTimes | None = None  # the latest step, until the replicas agree on its time
         self._plan_key: tuple[Any, ...] | None = None  # the arguments of the latest plan
         self._plan: Plan
@@ -63,7 +67,7 @@ class Pace:
     @property
     def latest_times(self) -> StepTimes | None:
         """The latest step time that the replicas have agreed on: that of the step before the latest."""
-        return self._latest_times
+        return self.profile.latest
 
     def observe(self, *, replicas: int, nodes: int, noise: NoiseEstimate | None, **place: Any) -> Observation:
         """All that a policy may use; ``place`` holds the ledger's counts."""
@@ -73,10 +77,10 @@ class Pace:
             base_batch=self.base,
             batch=self.batch,
             batch_since=self.batch_since,
-            replicas=replicas,
+            replicas=replicas * self.devices,
             nodes=nodes,
             noise=noise,
-            times=self._latest_times,
+            times=self.profile.latest,
             resized=self.resized,
             feasible=self._fits(self.batch, replicas),
             capacity=self._capacity or (),
@@ -94,15 +98,15 @@ class Pace:
     def choose(self, seen: Observation) -> int:
         """The next global batch; a policy that also chooses the micro-batch is asked for both."""
         if self._layout_policy is None:
-            self._layout = None
+            self.layout = None
             return checked_batch(self.policy, seen)
-        self._layout = layout_by(self._layout_policy, self.policy, seen)
-        return self._layout.global_batch
+        self.layout = layout_by(self._layout_policy, self.policy, seen)
+        return self.layout.global_batch
 
     @property
     def micro(self) -> int | None:
         """The micro-batch that the policy chose; None if it does not choose one."""
-        return None if self._layout is None else self._layout.micro_batch
+        return None if self.layout is None else self.layout.micro_batch
 
     def differs(self, batch: int, seen: Observation) -> bool:
         """Whether the step chosen for this observation has another batch or micro-batch than the step before."""
@@ -114,14 +118,16 @@ class Pace:
 
         With ``split`` a plan of a single micro-batch is cut in two, so that it can be measured.
         """
-        high = self._high if self._layout is None else _least(self._layout.micro_batch, self._layout_high)
-        high = _least(high, self.max_micro)
+        high = self._high if self.layout is None else _least(self.layout.micro_batch, self._layout_high)
+        high = _spread(_least(high, self.max_micro), self.devices)
         key = (batch, count, replicas, split, high)
         if key != self._plan_key:  # mostly it is the plan of the step before
             self._plan, self._plan_key = self._make_plan(batch, count, replicas, split, high), key
         return self._plan
 
     def _make_plan(self, batch: int, count: int, replicas: int, split: bool, high: int | None) -> Plan:
+        if self._fill:
+            return _filled(batch, count, replicas, high=high, half=split, devices=self.devices)
         bounds = {
             "max_micro": high,
             "min_micro": self._low if self._low is None or high is None else min(self._low, high),
@@ -146,7 +152,8 @@ class Pace:
         return self._fit
 
     def _can_plan(self, batch: int, replicas: int) -> bool:
-        bounds = {"max_micro": self._high, "min_micro": self._low, "constant_micro": self._constant}
+        high = _spread(self._high, self.devices)
+        bounds = {"max_micro": high, "min_micro": self._low, "constant_micro": self._constant}
         try:
             plan(batch, replicas, capacity=self._capacity, **bounds)
         except PlanError:
@@ -189,8 +196,7 @@ class Pace:
     def timed(self, step_s: float) -> None:
         """Add the time of the step before on its slowest replica; every replica must pass the same number."""
         if self._untimed is not None and step_s > 0:
-            self._latest_times = dataclasses.replace(self._untimed, step_s=step_s)
-            self.profile.add(self._latest_times)
+            self.profile.add(dataclasses.replace(self._untimed, step_s=step_s))
         self._untimed = None
 
     def committed(
@@ -207,15 +213,20 @@ class Pace:
         self.progress += gain
         self.resized = False
         # The policy's choice, because the end of an epoch or a split may have made this step's micro-batches smaller.
-        self._micro_before = layout.micro_batch if self._layout is None else self._layout.micro_batch
+        micro = -(-layout.micro_batch // self.devices)
+        self._micro_before = micro if self.layout is None else self.layout.micro_batch
         if layout.global_batch == batch and as_chosen:  # the short last step of an epoch says little
             self._untimed = StepTimes(
-                replicas=layout.replicas,
+                replicas=layout.replicas * self.devices,
                 nodes=nodes,
-                micro_batch=layout.micro_batch,
+                micro_batch=micro,
                 accumulation=layout.accumulation,
                 step_s=0.0,
             )
+
+    def copy(self) -> Pace:
+        """A pace with the same counts, which move on their own from here; both share the step times."""
+        return copy.copy(self)
 
     def state_dict(self) -> dict[str, Any]:
         """Counts and measurements, the same on every replica."""
@@ -228,7 +239,7 @@ class Pace:
             "micro_seen": self._micro_before,
             "max_micro": self.max_micro,
             "profile": self.profile.state_dict(),
-            "layout": None if self._layout is None else dataclasses.asdict(self._layout),
+            "layout": None if self.layout is None else dataclasses.asdict(self.layout),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -237,11 +248,27 @@ class Pace:
         self.batch, self.batch_since = int(state["batch"]), int(state["batch_since"])
         self._micro_before, self.max_micro = state["micro_seen"], state["max_micro"]
         self.profile.load_state_dict(state["profile"])
-        self._layout = None if state["layout"] is None else Layout(**state["layout"])
+        self.layout = None if state["layout"] is None else Layout(**state["layout"])
 
 
-def _least(*bounds: int | None) -> int | None:
-    return min((bound for bound in bounds if bound is not None), default=None)
+def _least(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)
+
+
+def _spread(micro: int | None, devices: int) -> int | None:
+    """The largest micro-batch of all devices of a replica, by that of one device."""
+    return None if micro is None else micro * devices
+
+
+def _filled(batch: int, count: int, replicas: int, *, high: int | None, half: bool, devices: int) -> Plan:
+    """Micro-batches of ``high`` samples, of a replica's share or of ``half`` the step, and one with the rest."""
+    if count == batch:
+        plan(batch, replicas, max_micro=high)  # raises PlanError if the batch cannot be laid out
+    parts = 2 if half else replicas
+    part = _spread(-(-(count if half else batch) // (parts * devices)), devices)
+    return plan_remainder(count, replicas, max_micro=_least(high, part), constant_micro=True)
 
 
 def _refuse_bounds(policy: Policy, *, low: int | None, constant: bool) -> None:

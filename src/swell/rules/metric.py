@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from swell.core.protocols import MetricRule, Rule, WrappingRule
 
+WARM_UP_STEPS = 5  # updates before which a second moment says too little to measure gradients in its metric
+
 
 def needs_preconditioned(rule: Rule) -> bool:
     """Whether a rule, or the one it wraps, uses moments in the optimizer's own metric.

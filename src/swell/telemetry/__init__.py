@@ -11,6 +11,7 @@ from swell.telemetry.fanout import Fanout
 from swell.telemetry.log import EventLog, last_step, read_events
 from swell.telemetry.progress import ProgressLine
 from swell.telemetry.report import compare, draw_run
+from swell.telemetry.reporter import Reporter
 from swell.telemetry.series import Series, series_of
 from swell.telemetry.tensorboard import TensorBoardSink
 from swell.telemetry.timeline import draw_timeline
@@ -22,6 +23,7 @@ __all__ = [
     "EventLog",
     "Fanout",
     "ProgressLine",
+    "Reporter",
     "Series",
     "TensorBoardSink",
     "compare",

@@ -1,4 +1,4 @@
-"""Keras 3 on torch, jax and tensorflow: one global batch on any devices, moved by policy, followed by rule.
+"""Keras 3 on torch, jax and tensorflow: one global batch on any devices, which a policy moves and a rule follows.
 
 ``import swell.keras`` is the same. Keras itself is imported when a name of this package is first used.
 """
@@ -22,8 +22,8 @@ def __getattr__(name: str) -> Any:
         importlib.import_module("keras")
     except ModuleNotFoundError as error:
         raise DependencyError(
-            f"{name} needs Keras 3, which is not installed ({error}). Run: pip install 'swell[keras]', and one of "
-            "torch, jax or tensorflow."
+            f"Keras is not installed ({error}); expected Keras 3 for {name}. Run pip install '.[keras]' in a checkout "
+            "of swell, and install one of torch, jax or tensorflow."
         ) from error
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value

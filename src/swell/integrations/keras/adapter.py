@@ -1,4 +1,4 @@
-"""What ``model.fit`` reads: the passes of each step as they are decided, on every backend."""
+"""What ``model.fit`` reads: the passes of each step as they are planned, on every backend."""
 
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
@@ -10,52 +10,52 @@ from typing import Any
 import keras
 import numpy as np
 
-# Keras takes a data adapter as `x` ("allow passing a custom data adapter") but does not export its class: this is the
-# only kind of data whose epochs may differ in length. Used in this file alone.
+# Keras takes a data adapter as `x` ("allow passing a custom data adapter") but does not export its class. No other kind
+# of data may have epochs of different lengths. It is used in this file alone.
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
-from swell.integrations.keras.conductor import Conductor
 from swell.integrations.keras.refusals import refuse_unused
 from swell.integrations.keras.sources import Source
+from swell.integrations.keras.step_sequence import StepSequence
 
 
 class ElasticData(DataAdapter):
     """Gives ``fit`` one pass after another; an epoch ends when its samples do, not after a number of passes."""
 
-    def __init__(self, source: Source, conductor: Conductor, optimizer: Any, prepare: Callable[[], None]) -> None:
+    def __init__(self, source: Source, steps: StepSequence, optimizer: Any, prepare: Callable[[], None]) -> None:
         self.source = source
-        self._conductor, self._optimizer, self._prepare = conductor, optimizer, prepare
+        self._steps, self._optimizer, self._prepare = steps, optimizer, prepare
 
-    def _passes(self) -> Iterator[Any]:
+    def _batches(self) -> Iterator[Any]:
         self._prepare()
-        token = self._conductor.attach()
-        while (step := self._conductor.step_to_read(token)) is not None:
+        token = self._steps.attach()
+        while (step := self._steps.step_to_read(token)) is not None:
             for one in step.passes:
                 batch = self.source.take(step.epoch, step.start + one.offset, step.start + one.offset + one.size)
                 if one.repeated > 1:
-                    again = one.repeated
-                    batch = keras.tree.map_structure(lambda array, n=again: np.repeat(array, n, axis=0), batch)
+                    times = one.repeated
+                    batch = keras.tree.map_structure(lambda array, n=times: np.repeat(array, n, axis=0), batch)
                 yield batch
 
     def get_numpy_iterator(self) -> Iterator[Any]:
-        return self._passes()
+        return self._batches()
 
     def get_jax_iterator(self) -> Iterator[Any]:
-        return self._passes()
+        return self._batches()
 
     def get_tf_dataset(self) -> Any:
-        from swell.integrations.keras.tensorflow_passes import TensorFlowPasses
+        from swell.integrations.keras.tensorflow_data import TensorFlowData
 
-        return TensorFlowPasses(self._passes, self._optimizer._distribution_strategy, lambda: self._conductor.trains)
+        return TensorFlowData(self._batches, self._optimizer._distribution_strategy, lambda: self._steps.is_training)
 
     def get_torch_dataloader(self) -> Any:
-        return _TorchPasses(self._passes)
+        return _TorchData(self._batches)
 
     @property
     def num_batches(self) -> int:
-        """More than an epoch can have: its true number is known when it is over. Keras asks for it first of all."""
+        """More than an epoch can have: the number is known when the epoch is over. Keras asks for it first of all."""
         refuse_unused(sys._getframe(1))
-        return self.source.length * self._conductor.devices + 1
+        return self.source.length * self._steps.planner.grid.devices + 1
 
     @property
     def batch_size(self) -> None:
@@ -76,12 +76,12 @@ class ElasticData(DataAdapter):
         getattr(self.source, "on_epoch_end", lambda: None)()
 
 
-class _TorchPasses:
+class _TorchData:
     """An iterable that puts each pass on torch's device."""
 
-    def __init__(self, passes: Callable[[], Iterator[Any]]) -> None:
-        self._passes = passes
+    def __init__(self, batches: Callable[[], Iterator[Any]]) -> None:
+        self._batches = batches
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self._passes():
+        for batch in self._batches():
             yield keras.tree.map_structure(keras.ops.convert_to_tensor, batch)

@@ -1,4 +1,4 @@
-"""How many devices and processes a Keras program spreads one pass over, on each backend."""
+"""How many devices share each pass of a Keras program, on each backend."""
 
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
@@ -7,9 +7,17 @@ from typing import Any
 
 import keras
 
+from swell.integrations.keras.device_grid import DeviceGrid
+from swell.integrations.keras.processes import Processes
+
+
+def grid_of(optimizer: Any, processes: Processes) -> DeviceGrid:
+    """Where this optimizer's steps are computed now."""
+    return DeviceGrid(processes=processes.count, rank=processes.rank, devices=devices_of(optimizer))
+
 
 def devices_in_scope() -> int:
-    """Devices that a model made here and now would train on, in this process."""
+    """Devices of this process that a model made here and now would train on."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -18,7 +26,7 @@ def devices_in_scope() -> int:
 
 
 def devices_of(optimizer: Any) -> int:
-    """Devices that share each pass in this program: 1, or those of a data-parallel distribution or strategy."""
+    """Devices that share each pass: 1, or those of a data-parallel distribution or strategy."""
     backend = keras.backend.backend()
     if backend == "jax":
         distribution = keras.distribution.distribution()
@@ -29,21 +37,3 @@ def devices_of(optimizer: Any) -> int:
     if backend == "tensorflow":
         return int(optimizer._distribution_strategy.num_replicas_in_sync)
     return 1
-
-
-def processes() -> Any:
-    """The other processes that train the same model on torch, each with a share of its own; None elsewhere or alone."""
-    if keras.backend.backend() != "torch":
-        return None
-    from swell.integrations.keras.torch_world import world
-
-    return world()
-
-
-def workers_of(optimizer: Any) -> Any:
-    """The processes that compute each pass together on TensorFlow; None elsewhere or alone."""
-    if keras.backend.backend() != "tensorflow":
-        return None
-    from swell.integrations.keras.tensorflow_workers import workers
-
-    return workers(optimizer._distribution_strategy)

@@ -1,12 +1,9 @@
-"""The one object a Keras user holds: it wraps the optimizer, gives the data, and rides along as a callback."""
+"""The one object that a Keras user holds: it wraps the optimizer, gives the data, and follows ``fit`` as a callback."""
 
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
-import contextlib
 import os
-import time
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,24 +13,23 @@ from swell.core.counts import whole_number
 from swell.core.protocols import Sink
 from swell.core.types import NoiseEstimate
 from swell.errors import ConfigError, DataError, LoopError
-from swell.integrations.keras import live
 from swell.integrations.keras.adapter import ElasticData
-from swell.integrations.keras.announcer import Announcer
-from swell.integrations.keras.conductor import Conductor
-from swell.integrations.keras.control import PLAIN, Control, control
-from swell.integrations.keras.devices import devices_of, processes, workers_of
+from swell.integrations.keras.array_store import ArrayStore
 from swell.integrations.keras.hyperparameters import rule_for
-from swell.integrations.keras.keeper import Keeper
 from swell.integrations.keras.optimizer import ElasticOptimizer
+from swell.integrations.keras.processes import Processes, processes_of
 from swell.integrations.keras.refusals import (
-    refuse_fixed_batch,
     refuse_loss_scale,
     refuse_options,
-    refuse_sums,
+    refuse_statistics,
     require_matching,
 )
+from swell.integrations.keras.run_events import RunEvents
+from swell.integrations.keras.run_saving import RunSaving
 from swell.integrations.keras.sources import ClassWeighted, as_source
-from swell.integrations.keras.step import Step
+from swell.integrations.keras.step_sequence import StepSequence
+from swell.integrations.keras.training import Training
+from swell.loop.statistics import Statistics, as_statistics
 from swell.policies import as_policy
 from swell.policies.decision import require_noise
 from swell.rules import as_rule
@@ -41,27 +37,28 @@ from swell.rules.metric import needs_preconditioned
 
 
 class Elastic(keras.callbacks.Callback):
-    """One global batch on any number of devices, a batch that moves by a policy, a learning rate that follows by rule.
+    """One global batch on any number of devices, a policy that moves the batch, a rule that moves the learning rate.
 
     >>> elastic = swell.keras.Elastic(batch=256, micro=64)                           # doctest: +SKIP
     >>> model.compile(optimizer=elastic.optimizer("adam"), loss="mse")               # doctest: +SKIP
     >>> model.fit(elastic.data(x, y), epochs=5, callbacks=[elastic])                 # doctest: +SKIP
 
-    or in one call, for a model that is compiled as ever: ``elastic.fit(model, x, y, epochs=5)``.
+    A model that is compiled already can be trained in one call: ``elastic.fit(model, x, y, epochs=5)``.
 
     Args:
         batch: the global batch: a number, or any policy of swell (``swell.Ramp``, ``swell.NoiseScale``, a trace, ...).
-        base: the batch the learning rate was tuned for; the policy's own unless given.
+        base: the batch the learning rate was tuned for; by default the policy's own.
         rule: how the learning rate follows: ``"auto"`` by the optimizer, a name, or any rule of swell.
-        micro: the most samples one device computes at once; the base batch unless given. A global batch takes as many
-            passes as it needs: whole ones and one with what is left.
-        seed: of the order of samples, a function of ``(seed, epoch)`` alone.
-        statistics: whether gradient noise is measured: every step, every so many steps, or never.
+        micro: the most samples one device computes at once; by default the base batch. A global batch takes as many
+            passes as it needs: whole ones and one with the rest.
+        seed: of the order of samples, which depends on ``(seed, epoch)`` alone.
+        statistics: how often gradient noise is measured: ``True`` for every step, a number N for the first 100 steps
+            and then every N steps, a ``swell.Statistics``, or ``False`` for never.
         drop_last: leave out the short step at the end of an epoch.
-        directory: where to keep checkpoints and the log of events (``events.jsonl``); a run that finds a checkpoint
-            there goes on from it, mid-epoch too, on any number of devices. Nothing is saved unless given.
-        save_every: steps between checkpoints besides those at the end of each epoch.
-        sinks: whatever else is told of each event: a ``swell.telemetry.TensorBoardSink``, an object of your own.
+        directory: where to keep checkpoints and the log of events (``events.jsonl``). If there is a checkpoint, the run
+            continues from it, within an epoch too, on any number of devices. By default nothing is saved.
+        save_every: steps between checkpoints, besides those at the end of each epoch.
+        sinks: what else receives each event: a ``swell.telemetry.TensorBoardSink``, an object of your own.
     """
 
     def __init__(
@@ -72,7 +69,7 @@ class Elastic(keras.callbacks.Callback):
         rule: Any = "auto",
         micro: int | None = None,
         seed: int = 0,
-        statistics: bool | int = True,
+        statistics: bool | int | Statistics = True,
         drop_last: bool = False,
         directory: str | os.PathLike[str] | None = None,
         save_every: int | None = None,
@@ -80,39 +77,34 @@ class Elastic(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.policy = as_policy(batch, base=base)
-        self._rule_given = rule
+        self._rule_choice = rule
         if rule != "auto":
-            as_rule(rule)  # a wrong one is refused here, not at the first step
+            as_rule(rule)  # refuses a wrong one here, not at the first step
         self._micro = None if micro is None else whole_number(micro, name="micro")
         self._seed, self._drop_last = seed, drop_last
-        if isinstance(statistics, bool):
-            self._every = 1 if statistics else None
-        else:
-            self._every = whole_number(statistics, name="statistics")
-        require_noise(self.policy, measured=self._every is not None)
-        self._save_every = None if save_every is None else whole_number(save_every, name="save_every")
-        self._announcer = Announcer(directory, sinks)
-        self._keeper = Keeper(directory, self._announcer)
+        # True is every step: a compiled step computes the norms of each pass anyway.
+        self._statistics = Statistics(every=1) if statistics is True else as_statistics(statistics)
+        refuse_statistics(self._statistics)
+        require_noise(self.policy, measured=self._statistics is not None)
+        self._events = RunEvents(directory, sinks)
+        self._saving = RunSaving(
+            None if directory is None else ArrayStore(directory),
+            self._events,
+            every=None if save_every is None else whole_number(save_every, name="save_every"),
+        )
         self._optimizer: ElasticOptimizer | None = None
-        self._conductor: Conductor | None = None
-        self._world: Any = None  # processes with a share each
-        self._workers: Any = None  # processes that compute each pass together
-        self._step: Step | None = None
-        self._passes_left, self._begun = 0, False
-        self._began_s = 0.0
-        self._quiet: Any = None
-
-    # What the user calls
+        self._processes: Processes | None = None
+        self._training: Training | None = None
 
     def optimizer(self, inner: Any) -> ElasticOptimizer:
         """Wrap an optimizer, given as Keras takes it: an object, a name such as ``"adam"``, a configuration dict."""
-        wrapped = ElasticOptimizer(inner, measured=self._every is not None)
-        self._world, self._workers = processes(), workers_of(wrapped)
-        self.rule = rule_for(self._rule_given, wrapped.inner)
-        wrapped.follow(self.rule, preconditioned=needs_preconditioned(self.rule), exchange=self._world)
+        wrapped = ElasticOptimizer(inner, measured=self._statistics is not None)
+        self._processes = processes_of(wrapped)
+        self.rule = rule_for(self._rule_choice, wrapped.inner)
+        wrapped.follow(self.rule, preconditioned=needs_preconditioned(self.rule), processes=self._processes)
         self._optimizer = wrapped
-        if self._conductor is not None:
-            self._conductor.rule = self.rule
+        if self._training is not None:
+            self._training.follow(wrapped, self._processes, self.rule)
         return wrapped
 
     def data(
@@ -127,54 +119,60 @@ class Elastic(keras.callbacks.Callback):
     ) -> ElasticData:
         """What to give ``fit`` as ``x``: arrays, a ``PyDataset``, a ``tf.data.Dataset`` (of batches), a torch data set.
 
-        The batch size of a ``PyDataset`` or ``tf.data.Dataset`` is only how it is read; swell cuts the samples anew.
-        ``length``, in samples, is needed where a ``tf.data.Dataset`` does not know its own. ``class_weight`` is given
-        here and not to ``fit``, which would leave it unused.
+        The batch size of a ``PyDataset`` or ``tf.data.Dataset`` is only how it is read; swell cuts its samples into
+        other batches. ``length``, in samples, is needed if a ``tf.data.Dataset`` does not know its own. Give
+        ``class_weight`` here and not to ``fit``, which would leave it unused.
         """
-        if self._optimizer is None:
+        if self._optimizer is None or self._processes is None:
             raise LoopError(
-                "elastic.data was called before elastic.optimizer. Compile first: "
+                "elastic.data was called before elastic.optimizer; expected a compiled model. Compile first: "
                 "model.compile(optimizer=elastic.optimizer('adam'), ...)."
             )
         source = as_source(x, y, sample_weight, shuffle=shuffle, seed=self._seed, length=length)
         if class_weight is not None:
             source = ClassWeighted(source, class_weight)
-        if self._conductor is None:
-            self._conductor = Conductor(
+        training = self._training
+        if training is None:
+            steps = StepSequence(
                 self.policy,
                 self.rule,
                 length=source.length,
                 seed=self._seed,
                 micro=self._micro,
-                every=self._every,
+                statistics=self._statistics,
                 drop_last=self._drop_last,
             )
-        elif source.length != self._conductor.ledger.length:
-            raise DataError(
-                f"this Elastic was given {self._conductor.ledger.length} samples before and {source.length} now; one "
-                "run has one data set. Make a new Elastic for other data."
+            training = self._training = Training(
+                steps, source, self._optimizer, self._processes, saving=self._saving, events=self._events
             )
-        self._conductor.trains = False  # a fit that was cut off may not have said so
-        self._source = source
-        return ElasticData(source, self._conductor, self._optimizer, self._prepare)
+        elif source.length != training.source.length:
+            raise DataError(
+                f"the data has {source.length} samples; expected {training.source.length}, as before, because one run "
+                "has one data set. Make a new Elastic for other data."
+            )
+        training.source = source
+        training.steps.is_training = False  # a fit that was cut off may not have said so
+        return ElasticData(source, training.steps, self._optimizer, training.prepare)
 
     def fit(self, model: Any, x: Any, y: Any = None, **options: Any) -> Any:
         """Train a compiled model; ``options`` are those of ``model.fit``, and its history is returned.
 
-        A model compiled with a plain optimizer has it wrapped first, its state kept. ``shuffle``, ``sample_weight``,
-        ``class_weight`` and ``length`` go to :meth:`data`.
+        If the model is compiled with a plain optimizer, the optimizer is wrapped first and keeps its state.
+        ``shuffle``, ``sample_weight``, ``class_weight`` and ``length`` go to :meth:`data`.
         """
         if not getattr(model, "compiled", False):
-            raise LoopError("the model is not compiled. Call model.compile(optimizer=..., loss=...) first.")
+            raise LoopError(
+                "the model is not compiled; expected a compiled one. Call model.compile(optimizer=..., loss=...) first."
+            )
         refuse_options(options)
         if not isinstance(model.optimizer, ElasticOptimizer):
             self._wrap(model, model.optimizer)
-        elif not model.optimizer.followed:  # as loaded from a file
+        elif not model.optimizer.followed:  # loaded from a file
             self._wrap(model, model.optimizer.inner)
         elif model.optimizer is not self._optimizer:
             raise ConfigError(
-                "the model was compiled with another Elastic's optimizer. Use that Elastic, or compile the model with "
-                "model.optimizer.inner."
+                "the model is compiled with another Elastic's optimizer; expected this one's. Use that Elastic, or "
+                "compile the model with model.optimizer.inner."
             )
         names = ("sample_weight", "class_weight", "shuffle", "length")
         chosen = {name: options.pop(name) for name in names if name in options}
@@ -191,203 +189,73 @@ class Elastic(keras.callbacks.Callback):
             model.optimizer = self.optimizer(inner)
         model.train_function = None
 
-    # What is known
-
     @property
     def noise(self) -> NoiseEstimate | None:
-        """Smoothed signal and noise of the gradient with an interval; None until it was measured."""
-        if self._conductor is None:
+        """Smoothed signal and noise of the gradient with an interval; None before the first measurement."""
+        if self._training is None:
             return None
-        self._conductor.drain()
-        return self._conductor.noise
+        self._training.steps.drain()
+        return self._training.steps.noise
 
     @property
     def samples(self) -> int:
         """Samples committed so far, over all epochs."""
-        return 0 if self._conductor is None else self._conductor.ledger.samples
+        return 0 if self._training is None else self._training.steps.trained.ledger.samples
 
     @property
     def steps(self) -> int:
         """Optimizer updates committed so far."""
-        return 0 if self._conductor is None else self._conductor.step
+        return 0 if self._training is None else self._training.steps.trained.pace.step
 
     @property
     def progress(self) -> float:
-        """Base steps that the steps so far are worth."""
-        return 0.0 if self._conductor is None else self._conductor.progress
+        """How many base steps the steps so far are worth."""
+        return 0.0 if self._training is None else self._training.steps.trained.pace.progress
 
     @property
     def global_batch(self) -> int:
         """The global batch of the last step."""
-        return self.policy.base if self._conductor is None else self._conductor.batch
+        return self.policy.base if self._training is None else self._training.steps.trained.pace.batch
 
     @property
     def gain(self) -> float:
         """How many base steps the last step was worth."""
-        return self._last_gain
+        return 1.0 if self._training is None else self._training.steps.gain
 
-    _last_gain = 1.0
-
-    # The callback
+    # What Keras calls
 
     def set_params(self, params: dict[str, Any]) -> None:
-        """Keras asks how many passes an epoch has before it begins; nobody knows, and the progress bar should not."""
+        """Hide how many passes an epoch has: it is unknown, and the progress bar would show a wrong number."""
         super().set_params(params)
         if params is not None:
             params["steps"] = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        conductor, optimizer = self._ready()
-        refuse_sums(getattr(self.model, "loss", None))
-        refuse_fixed_batch(self.model)
-        self._build()
-        self._keeper.restore(self.model, conductor, self._world or self._workers)
-        conductor.iterations = int(keras.ops.convert_to_numpy(optimizer.iterations)) - conductor.step
-        self._prepare()
-        if self._world is not None:
-            self._world.broadcast([*self.model.variables, *optimizer.inner.variables])
-        optimizer.begin_step()
-        self._step, self._passes_left, self._begun = None, 0, False
-        live.write(self.model, optimizer._place, 0)
-        self._tell(PLAIN)
-        if self.params.get("epochs"):
-            begun = conductor.ledger.samples - conductor.ledger.cursor % conductor.ledger.length
-            epochs = self.params["epochs"] - (self.model._initial_epoch or 0)
-            conductor.expect(begun + epochs * conductor.ledger.length)
-        if self._workers is not None:
-            self.model.train_function = self._workers.train_function(self.model)
-        peers = self._world or self._workers
-        self._announcer.quiet |= peers is not None and not peers.chief
-        self._announcer.run_started(conductor, seed=self._seed)
-        conductor.trains = True
-        self._quiet = warnings.catch_warnings()
-        self._quiet.__enter__()
-        warnings.filterwarnings("ignore", message="Your input ran out of data")
-        self._began_s = time.perf_counter()
+        self._ready().start(self.model, epochs=self.params.get("epochs"))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        conductor, optimizer = self._ready()
-        conductor.restart()
-        optimizer.begin_step()
-        live.write(self.model, optimizer._place, 0)  # the epoch before may have been left halfway through a step
-        self._step, self._passes_left, self._begun = None, 0, False
-        self._began_s = time.perf_counter()
-        epochs = self.params.get("epochs")
-        self._announcer.epoch_started(conductor, epoch=epoch, epochs=epochs, optimizer=optimizer)
+        self._ready().start_epoch(epoch, epochs=self.params.get("epochs"))
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._settle()
-        if self._step is None:
-            conductor, _ = self._ready()
-            step = conductor.step_to_train()
-            if step is None:
-                return  # the epoch is over, as Keras is about to find out
-            self._step, self._passes_left = step, len(step.passes)
-            weights = [one.weight for one in step.passes]
-            self._tell(control(weights, step.factors, effective_step=step.effective_step))
-        self._begun = True
-
-    def _settle(self) -> None:
-        """Count the pass that was begun last, now that it is trained, and its step if it was the last of it.
-
-        Not in ``on_train_batch_end``: for a callback that has one, Keras waits for the device in every pass to show it
-        the metrics.
-        """
-        step = self._step
-        if not self._begun or step is None:
-            return
-        self._begun = False
-        if self._ready()[0].unread(step):
-            raise LoopError("fit trains on data swell did not give it. Call model.fit(elastic.data(x, y), ...).")
-        self._passes_left -= 1
-        if self._passes_left == 0:
-            self._step = None
-            self._commit(step)
+        self._ready().start_pass()
 
     def on_test_begin(self, logs: Any = None) -> None:
-        self._settle()  # so that validation is no part of the step's time
+        if self._training is not None:
+            self._training.settle()  # so that validation is no part of the step's time
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._settle()
-        conductor, _ = self._ready()
-        if logs is not None:
-            logs.update(self._figures())
-        if conductor.finished:
-            self.model.stop_training = True
-        self._announcer.epoch_ended(conductor, epoch=epoch, metrics=logs or {})
-        self._keeper.save(self.model, conductor, self._world or self._workers)
+        self._ready().end_epoch(epoch, logs)
 
     def on_train_end(self, logs: Any = None) -> None:
-        conductor, _ = self._ready()
-        conductor.trains = False
-        conductor.drain()
-        self._tell(PLAIN)
-        self.model._initial_epoch = None  # it was for this fit alone
-        if self._workers is not None:
-            self.model.train_function = None  # as Keras makes it
-        self._announcer.run_ended(conductor)
-        if self._quiet is not None:
-            self._quiet.__exit__(None, None, None)
-            self._quiet = None
+        self._ready().end()
 
-    # Parts of it
-
-    def _commit(self, step: Step) -> None:
-        conductor, optimizer = self._ready()
-        now = time.perf_counter()
-        step_s, self._began_s = now - self._began_s, now
-        peers = self._world or self._workers
-        if peers is not None:
-            step_s = max(peers.numbers(step_s))  # so that all decide by the same figure
-        if self._world is not None:
-            self._world.average(self.model.non_trainable_variables)
-        figures = live.snapshot(self.model, optimizer._figures) if step.measured else None
-        scale = float(optimizer.inner.loss_scale_factor or 1.0) ** 2
-
-        def read() -> tuple[list[float], list[float]]:
-            numbers = [number / scale for number in live.numbers(figures)]
-            return numbers[:2], numbers[2:]
-
-        before = conductor.batch
-        conductor.commit(step, read, step_s=step_s)
-        self._last_gain = step.gain
-        self._announcer.stepped(conductor, step, before=before, step_s=step_s)
-        if self._save_every is not None and conductor.step % self._save_every == 0:
-            self._keeper.save(self.model, conductor, peers)
-
-    def _build(self) -> None:
-        """Create the optimizer's variables, and the model's, where Keras would wait for the first step to do so."""
-        assert self._optimizer is not None
-        if self._optimizer.built:
-            return
-        strategy = getattr(self.model, "distribute_strategy", None)
-        with contextlib.nullcontext() if strategy is None else strategy.scope():
-            if not self.model.built or not self.model.variables:
-                self.model(self._source.take(0, 0, 1)[0], training=False)
-            self._optimizer.build(self.model.trainable_variables)
-
-    def _tell(self, told: Control) -> None:
-        _, optimizer = self._ready()
-        optimizer.tell(told, lambda variable, value: live.write(self.model, variable, value))
-
-    def _figures(self) -> dict[str, float]:
-        conductor, _ = self._ready()
-        noise = self.noise
-        found = {"global_batch": conductor.batch, "gain": self._last_gain, "progress": conductor.progress}
-        if noise is not None:
-            found["noise_scale"] = noise.total.noise_scale
-        return {name: float(value) for name, value in found.items()}
-
-    def _prepare(self) -> None:
-        conductor = self._conductor
-        assert conductor is not None and self._optimizer is not None
-        conductor.devices = devices_of(self._optimizer)
-        if self._world is not None:
-            conductor.replicas, conductor.rank = self._world.size, self._world.rank
-
-    def _ready(self) -> tuple[Conductor, ElasticOptimizer]:
+    def _ready(self) -> Training:
+        """The training that this callback drives, once the model and the data are known to fit it."""
         if self.model is not None:
             require_matching(self.model, self._optimizer)
-        if self._conductor is None or self._optimizer is None:
-            raise LoopError("fit was not given elastic.data. Call model.fit(elastic.data(x, y), callbacks=[elastic]).")
-        return self._conductor, self._optimizer
+        if self._training is None:
+            raise LoopError(
+                "fit was not given elastic.data; expected it as x. Call model.fit(elastic.data(x, y), "
+                "callbacks=[elastic])."
+            )
+        return self._training

@@ -1,4 +1,4 @@
-"""Rules on Keras optimizers: the one that is meant, and its factors held while one update is applied."""
+"""Rules on Keras optimizers: the rule that a user's choice means, and its factors during one update."""
 
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
@@ -12,8 +12,8 @@ from swell.core.protocols import Rule
 from swell.core.types import Factors, Moments, ScaleState
 from swell.rules import as_rule, auto, suits
 
-# Which of an optimizer's attributes each factor reaches, and how: "times" multiplies, "power" is an exponent.
-_REACH: dict[str, tuple[tuple[str, ...], str]] = {
+# The attributes of an optimizer that each factor changes, and how: "times" multiplies, "power" is an exponent.
+_ATTRIBUTES: dict[str, tuple[tuple[str, ...], str]] = {
     "eps": (("epsilon",), "times"),
     "weight_decay": (("weight_decay",), "times"),
     "beta_power": (("beta_1", "beta_2"), "power"),
@@ -22,36 +22,36 @@ _REACH: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
-def rule_for(given: Any, inner: Any) -> Rule:
-    """The rule that a user's choice means for this optimizer, with a warning where it does not suit it."""
+def rule_for(choice: Any, inner: Any) -> Rule:
+    """The rule that a user's choice means for this optimizer, with a warning if it does not suit it."""
     name = type(inner).__name__
     if name == "Adam" and inner.weight_decay:
         name = "AdamW"  # Keras's weight decay is decoupled on every optimizer
-    if given == "auto":
+    if choice == "auto":
         return auto(name)
-    rule = as_rule(given)
-    unsuited = suits(rule, name)
-    if unsuited:
-        warnings.warn(unsuited, stacklevel=4)
+    rule = as_rule(choice)
+    warning = suits(rule, name)
+    if warning:
+        warnings.warn(warning, stacklevel=4)
     return rule
 
 
-def moving(rule: Rule, inner: Any) -> frozenset[str]:
-    """Which hyper-parameters a rule may move on this optimizer, besides the learning rate; found by asking it.
+def moved_by(rule: Rule, inner: Any) -> frozenset[str]:
+    """The factors besides the learning rate by which a rule may change this optimizer, found by asking the rule.
 
-    What never moves stays the plain number it is, so that a compiled step is no larger than it must be.
+    What never moves stays a plain number, so that a compiled step is no larger than it must be.
     """
-    probe = Moments(signal=1.0, noise=1.0)
+    sample = Moments(signal=1.0, noise=1.0)
     states = [
-        ScaleState(scale=scale, base_batch=1, moments=known, preconditioned=known, progress=progress, samples=1)
+        ScaleState(scale=scale, base_batch=1, moments=moments, preconditioned=moments, progress=progress, samples=1)
         for scale in (0.5, 3.0)
         for progress in (0.0, 1e9)
-        for known in (None, probe)
+        for moments in (None, sample)
     ]
     answers = [rule.factors(state) for state in states]
     plain = Factors()
-    found = {name for name in _REACH if any(getattr(answer, name) != getattr(plain, name) for answer in answers)}
-    return frozenset(name for name in found if any(_value(inner, attribute) for attribute in _REACH[name][0]))
+    moved = {name for name in _ATTRIBUTES if any(getattr(answer, name) != getattr(plain, name) for answer in answers)}
+    return frozenset(name for name in moved if any(_value(inner, attribute) for attribute in _ATTRIBUTES[name][0]))
 
 
 def _value(inner: Any, attribute: str) -> Any:
@@ -61,33 +61,33 @@ def _value(inner: Any, attribute: str) -> Any:
 
 
 @contextmanager
-def scaled(inner: Any, told: Mapping[str, Any], names: frozenset[str], iterations: Any) -> Iterator[None]:
-    """Hold the factors ``told`` (floats, or tensors inside a compiled step) on the optimizer while the body applies it.
+def scaled(inner: Any, factors: Mapping[str, Any], names: frozenset[str], iterations: Any) -> Iterator[None]:
+    """Change the optimizer by ``factors`` (floats, or tensors inside a compiled step) while the body applies it.
 
-    The base values are back when it ends: schedules, callbacks and the user never meet a factor. Attributes are set
-    past Keras's tracking, which would otherwise take what is shown here for state of the optimizer.
+    The base values are back when it ends: schedules, callbacks and the user never see a factor. Attributes are set
+    past Keras's tracking, which would otherwise take the changed ones for state of the optimizer.
     """
-    held = vars(inner)
-    before = dict(held)
+    attributes = vars(inner)
+    before = dict(attributes)
     rate = inner._learning_rate
-    shown: dict[str, Any] = {"_learning_rate": lambda: _rate(rate, iterations) * told["lr"]}
+    changed: dict[str, Any] = {"_learning_rate": lambda: _rate(rate, iterations) * factors["lr"]}
     for name in names:
-        attributes, how = _REACH[name]
-        for attribute in attributes:
+        reached, how = _ATTRIBUTES[name]
+        for attribute in reached:
             value = _value(inner, attribute)
             if value:
-                shown[attribute] = value * told[name] if how == "times" else value ** told[name]
+                changed[attribute] = value * factors[name] if how == "times" else value ** factors[name]
     if "beta_power" in names:
-        shown["_iterations"] = _BiasClock(inner._iterations, told["effective_step"])
-    held.update(shown)
+        changed["_iterations"] = _EffectiveIterations(inner._iterations, factors["effective_step"])
+    attributes.update(changed)
     try:
         yield
     finally:
-        held.update({name: before[name] for name in shown})
+        attributes.update({name: before[name] for name in changed})
 
 
 def _rate(rate: Any, iterations: Any) -> Any:
-    """The base learning rate at this update, as Keras itself finds it."""
+    """The base learning rate at this update, as Keras itself computes it."""
     from keras.optimizers.schedules import LearningRateSchedule
 
     if isinstance(rate, LearningRateSchedule):
@@ -95,14 +95,14 @@ def _rate(rate: Any, iterations: Any) -> Any:
     return rate() if callable(rate) and not hasattr(rate, "assign") else rate
 
 
-class _BiasClock:
-    """Stands for ``iterations`` while betas move: shows the step whose bias correction is due, counts the real one."""
+class _EffectiveIterations:
+    """Replaces ``iterations`` while betas move: shows the step that bias correction is due for, counts real updates."""
 
-    def __init__(self, real: Any, effective_step: Any) -> None:
-        self._real, self._shown = real, effective_step
+    def __init__(self, iterations: Any, effective_step: Any) -> None:
+        self._iterations, self._effective_step = iterations, effective_step
 
     def __add__(self, other: int) -> Any:
-        return self._shown + (other - 1)
+        return self._effective_step + (other - 1)
 
     def assign_add(self, value: int) -> Any:
-        return self._real.assign_add(value)
+        return self._iterations.assign_add(value)

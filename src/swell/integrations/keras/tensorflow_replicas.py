@@ -1,4 +1,4 @@
-"""One pass under ``tf.distribute``: the replicas' gradients are summed, then taken once and kept alike everywhere."""
+"""One pass under ``tf.distribute``: the replicas' gradients are summed, then added once and kept equal everywhere."""
 
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
@@ -8,53 +8,53 @@ from typing import Any
 import tensorflow as tf
 
 from swell.integrations.keras.hyperparameters import scaled
+from swell.integrations.keras.step_gradients import StepGradients
 
 
-def across_replicas(optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
-    """Let ``optimizer`` take the sum of all replicas' gradients.
+def add_across_replicas(step: StepGradients, gradients: list[Any], variables: list[Any]) -> None:
+    """Add the sum of all replicas' gradients to the step.
 
-    Keras divides a replica's loss by the number of replicas, so the sum is the pass's mean gradient where all hold
-    equally many samples. The inner optimizer sums over replicas once more; only the first hands it the gradient then,
-    the others hand it zeros, so that clipping too sees what one device would.
+    Keras divides a replica's loss by the number of replicas, so the sum is the pass's mean gradient if all replicas
+    hold equally many samples. The inner optimizer sums over replicas once more. So only the first replica gives it the
+    gradient and the others give zeros; clipping then sees what it would see on one device.
     """
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
-        optimizer.take(gradients, variables, optimizer.update)
+        step.add(gradients, variables, step.update)
     elif tf.__internal__.distribute.strategy_supports_no_merge_call():
         summed = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
-        optimizer.take(list(summed), variables, lambda *parts: _update(optimizer, *parts))
+        step.add(list(summed), variables, lambda *arguments: _update(step, *arguments))
     else:
-        context.merge_call(_merged, args=(optimizer, gradients, variables))
+        context.merge_call(_merged, args=(step, gradients, variables))
 
 
-def _merged(strategy: Any, optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
-    """In a cross-replica context: a condition whose branch updates variables is allowed only here."""
+def _merged(strategy: Any, step: StepGradients, gradients: list[Any], variables: list[Any]) -> None:
+    """In a cross-replica context: only here may a branch of a condition update variables."""
     targets = [v.value if hasattr(v, "value") else v for v in variables]
     pairs = list(zip(gradients, targets, strict=True))
     summed = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
     first = [strategy.experimental_local_results(value)[0] for value in summed]
 
-    def update(sums: list[Any], variables: list[Any], told: dict[str, Any]) -> None:
-        # Replicas are threads that wait for one another inside the update, so the factors are held around all of them.
-        with _factors(optimizer, told):
-            strategy.extended.call_for_each_replica(_apply, args=(optimizer, sums, variables))
+    def update(sums: list[Any], variables: list[Any], control: dict[str, Any]) -> None:
+        # Replicas are threads that wait for one another inside the update, so the factors surround all of them.
+        with _factors(step, control):
+            strategy.extended.call_for_each_replica(_apply, args=(step, sums, variables))
 
-    optimizer.take(first, variables, update)
-
-
-def _update(optimizer: Any, sums: list[Any], variables: list[Any], told: dict[str, Any]) -> None:
-    with _factors(optimizer, told):
-        _apply(optimizer, sums, variables)
+    step.add(first, variables, update)
 
 
-def _factors(optimizer: Any, told: dict[str, Any]) -> Any:
-    return scaled(optimizer.inner, told, optimizer.moving, optimizer.inner.iterations)
+def _update(step: StepGradients, sums: list[Any], variables: list[Any], control: dict[str, Any]) -> None:
+    with _factors(step, control):
+        _apply(step, sums, variables)
 
 
-def _apply(optimizer: Any, sums: list[Any], variables: list[Any]) -> None:
+def _factors(step: StepGradients, control: dict[str, Any]) -> Any:
+    return scaled(step.inner, control, step.moved, step.inner.iterations)
+
+
+def _apply(step: StepGradients, sums: list[Any], variables: list[Any]) -> None:
     values = [tf.convert_to_tensor(s.value) for s in sums]
-    if optimizer.measured:
-        optimizer.measure(values, variables)
+    step.measure(values, variables)
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-    mine = tf.cast(tf.equal(replica, 0), values[0].dtype)
-    optimizer.inner.apply([value * tf.cast(mine, value.dtype) for value in values], variables)
+    is_first = tf.cast(tf.equal(replica, 0), values[0].dtype)
+    step.inner.apply([value * tf.cast(is_first, value.dtype) for value in values], variables)

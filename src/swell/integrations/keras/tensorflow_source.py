@@ -1,4 +1,4 @@
-"""A ``tf.data.Dataset`` as a source: its elements in its own order, batched anew."""
+"""A ``tf.data.Dataset`` as a source: its samples in its own order, cut into other batches."""
 
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
@@ -15,16 +15,16 @@ from swell.errors import DataError
 class TensorFlowSource:
     """Reads a data set of batches one sample after another; going back means reading it from its start.
 
-    Its order is its own: shuffle it with a fixed seed and ``reshuffle_each_iteration=False`` if a resumed epoch is to
-    go on where it stood. ``length`` is its number of samples; it is counted by reading it once where it is not given.
+    Its order is its own: shuffle it with a fixed seed and ``reshuffle_each_iteration=False``, so that a resumed epoch
+    continues where it was. ``length`` is its number of samples; if it is None, the data set is read once to count them.
     """
 
     def __init__(self, dataset: Any, *, length: int | None) -> None:
         _check_batched(dataset.element_spec)
         if int(dataset.cardinality()) < 0 and length is None:
             raise DataError(
-                "this tf.data.Dataset has an unknown or infinite number of batches. Say how many samples one epoch "
-                "has: elastic.data(dataset, length=60000)."
+                "the tf.data.Dataset has an unknown or infinite number of batches; expected length=, the samples of an "
+                "epoch. Call elastic.data(dataset, length=60000)."
             )
         self._dataset = dataset
         self.length = whole_number(sum(_rows(b) for b in dataset) if length is None else length, name="length")
@@ -46,11 +46,13 @@ class TensorFlowSource:
         return parts[0] if len(parts) == 1 else keras.tree.map_structure(lambda *a: np.concatenate(a), *parts)
 
     def _next(self, most: int) -> Any:
-        """At most so many of the samples that come next."""
+        """The next samples, at most ``most`` of them."""
         if self._rest is None:
             batch = next(self._batches, None)
             if batch is None:
-                raise DataError(f"the data set ended at {self._position} of {self.length} samples. Correct length=.")
+                raise DataError(
+                    f"the data set ended after {self._position} samples; expected {self.length}. Correct length=."
+                )
             batch = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
             self._rest = keras.tree.map_structure(lambda t: t.numpy(), batch)
         whole, self._rest = self._rest, None
@@ -64,12 +66,12 @@ def _rows(batch: Any) -> int:
 
 
 def _check_batched(spec: Any) -> None:
-    """Refuse single samples: parts without rows, or with numbers of rows that are known to differ."""
+    """Refuse single samples: parts without rows, or parts whose numbers of rows are known to differ."""
     shapes = [part.shape for part in keras.tree.flatten(spec) if getattr(part, "shape", None) is not None]
     known = [shape for shape in shapes if shape.rank is not None]
     rows = {shape[0] for shape in known if shape.rank > 0} - {None}
     if len(rows) > 1 or any(shape.rank == 0 for shape in known):
         raise DataError(
-            f"this tf.data.Dataset gives single samples, of shapes {', '.join(map(str, shapes))}; expected batches, "
-            "whose first axis counts samples. Call dataset.batch(...) with any size: they are batched anew."
+            f"the tf.data.Dataset gives single samples, of shapes {', '.join(map(str, shapes))}; expected batches, "
+            "whose first axis counts samples. Call dataset.batch(...) with any size: swell cuts other batches."
         )

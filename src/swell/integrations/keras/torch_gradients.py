@@ -11,7 +11,8 @@ import torch
 def eagerly(function: Callable[..., None], *arguments: Any) -> None:
     """Call a function outside of any graph that ``jit_compile=True`` compiles.
 
-    Weights and places are numbers of the host here; a graph would hold them as constants and be compiled anew for each.
+    Weights and places are numbers of the host here; a graph would hold them as constants and be compiled again for
+    each.
     """
     _outside(function, arguments)
 
@@ -24,9 +25,9 @@ _outside: Any = torch.compiler.disable(_call)
 
 
 @torch.no_grad()
-def add(held: list[Any], gradients: list[torch.Tensor], *, weight: float, first: bool) -> None:
-    """Add ``weight`` times each gradient to the variable held for it; ``first`` begins anew."""
-    sums = [variable.value for variable in held]
+def add(variables: list[Any], gradients: list[torch.Tensor], *, weight: float, first: bool) -> None:
+    """Add ``weight`` times each gradient to its variable; the ``first`` of a step starts from zero."""
+    sums = [variable.value for variable in variables]
     if first:
         torch._foreach_zero_(sums)
     torch._foreach_add_(sums, gradients, alpha=weight)

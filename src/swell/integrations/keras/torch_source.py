@@ -13,22 +13,22 @@ from swell.errors import DataError
 from swell.integrations.keras.sources import IndexedSource
 
 
-def torch_source(given: Any, *, shuffle: bool, seed: int) -> IndexedSource:
-    """Samples by index, collated as the loader would; a loader's own sampler says whether they are shuffled."""
+def torch_source(x: Any, *, shuffle: bool, seed: int) -> IndexedSource:
+    """Samples by index, collated as the loader does; a loader's own sampler determines whether they are shuffled."""
     collate = default_collate
-    dataset: Any = given
-    if isinstance(given, DataLoader):
-        if not isinstance(given.sampler, (RandomSampler, SequentialSampler)):
+    dataset: Any = x
+    if isinstance(x, DataLoader):
+        if not isinstance(x.sampler, (RandomSampler, SequentialSampler)):
             raise DataError(
-                f"the DataLoader draws by a {type(given.sampler).__name__}, which swell cannot follow. Give its data "
-                "set, or a loader with shuffle=True or shuffle=False."
+                f"the DataLoader's sampler is a {type(x.sampler).__name__}; expected a random or a sequential one. "
+                "Give its data set, or a loader with shuffle=True or shuffle=False."
             )
-        dataset, shuffle = given.dataset, isinstance(given.sampler, RandomSampler)
-        collate = given.collate_fn if given.batch_size is not None else default_collate
+        dataset, shuffle = x.dataset, isinstance(x.sampler, RandomSampler)
+        collate = x.collate_fn if x.batch_size is not None else default_collate
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise DataError(
-            f"{type(dataset).__name__} has no length and no random access, and then no epoch can be resumed or laid "
-            "out. Give a data set with __len__ and __getitem__."
+            f"the data set is a {type(dataset).__name__}, which has no length or no random access; expected both, "
+            "without which an epoch cannot be resumed. Give a data set with __len__ and __getitem__."
         )
 
     def fetch(indices: np.ndarray) -> Any:

@@ -32,12 +32,11 @@ def init(global_batch_size: int, max_gpu_batch_size: int, gpus: int | None = Non
 
 def _rank_and_devices() -> tuple[int, int]:
     """This process's rank, and how many devices train."""
-    import keras
+    from swell.integrations.keras.devices import devices_in_scope
+    from swell.integrations.keras.processes import sharing_processes
 
-    from swell.integrations.keras.devices import devices_in_scope, processes
-
-    world = processes()
-    return (0, devices_in_scope()) if world is None or keras.backend.backend() != "torch" else (world.rank, world.size)
+    processes = sharing_processes()
+    return processes.rank, processes.count * devices_in_scope()
 
 
 def __getattr__(name: str) -> Any:

@@ -3,40 +3,50 @@
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 
-class TensorFlowWorkers:
-    """The processes that train one model together; each computes its part of every pass."""
+class TensorFlowProcesses:
+    """Processes that compute every pass together; the strategy keeps their variables equal and sums gradients."""
+
+    count, rank = 1, 0
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
         self.chief = bool(strategy.extended.should_checkpoint)
 
-        def mine(number: Any) -> Any:
+        def of_one_device(number: Any) -> Any:
             context = tf.distribute.get_replica_context()
             place = tf.one_hot(context.replica_id_in_sync_group, context.num_replicas_in_sync, dtype=number.dtype)
             return context.all_reduce(tf.distribute.ReduceOp.SUM, place * number)
 
-        def gathered(number: Any) -> Any:
-            return strategy.run(mine, args=(number,))
+        def of_all_devices(number: Any) -> Any:
+            return strategy.run(of_one_device, args=(number,))
 
-        self._gathered = tf.function(gathered, autograph=False)  # traced once
+        self._gather = tf.function(of_all_devices, autograph=False)  # traced once
 
     def numbers(self, number: float) -> list[float]:
-        """What each device's process gives, alike on all; every process has to ask."""
-        found = self._gathered(tf.constant(number, tf.float64))
-        return [float(one) for one in self._strategy.experimental_local_results(found)[0].numpy()]
+        gathered = self._gather(tf.constant(number, tf.float64))
+        return [float(one) for one in self._strategy.experimental_local_results(gathered)[0].numpy()]
+
+    def sum(self, tensors: Sequence[Any]) -> None:
+        pass
+
+    def broadcast(self, variables: Sequence[Any]) -> None:
+        pass
+
+    def average(self, variables: Sequence[Any]) -> None:
+        pass
 
     def train_function(self, model: Any) -> Callable[[Any], Any]:
-        """One pass over all processes, as Keras's own but for the metrics: they are averaged as the numbers they are.
+        """One pass over all processes. Metrics are averaged as the numbers they are, otherwise it is Keras's own.
 
-        Keras 3.15 averages them over an axis that they have not (``reduce_per_replica``), and its ``fit`` fails with
-        this strategy; where that is mended this function may go.
+        Keras 3.15 averages metrics over an axis that they do not have (``reduce_per_replica``), so its ``fit`` fails
+        with this strategy. Once that is fixed, this function may go.
         """
         strategy = self._strategy
 
@@ -49,8 +59,8 @@ class TensorFlowWorkers:
         return lambda iterator: one_pass(next(iterator))
 
 
-def workers(strategy: Any) -> TensorFlowWorkers | None:
-    """The processes of a strategy, where there is more than one."""
+def tensorflow_processes(strategy: Any) -> TensorFlowProcesses | None:
+    """The processes of a strategy; None if there is only one."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return None
-    return TensorFlowWorkers(strategy) if strategy.cluster_resolver.cluster_spec().as_dict() else None
+    return TensorFlowProcesses(strategy) if strategy.cluster_resolver.cluster_spec().as_dict() else None

@@ -1,4 +1,4 @@
-"""What the host tells the optimizer before a step, as one small vector, so that a compiled step never bakes it in."""
+"""What the host sets before a step, as one small vector, so that a compiled step does not contain it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from swell.core.types import Factors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
+class StepControl:
     """How the passes of one step are weighted and how the update at its end is scaled; every field is one float.
 
-    Passes come in at most three runs of equal size: whole ones, what is left, and what is left of that on several
-    devices. Pass ``i`` has ``weight_1`` below ``end_1``, ``weight_2`` below ``end_2``, ``weight_3`` from there on.
+    Passes come in at most three runs of equal size: whole ones, the rest, and, on several devices, the rest of that.
+    Pass ``i`` has ``weight_1`` below ``end_1``, ``weight_2`` below ``end_2``, and ``weight_3`` from there on.
     """
 
     count: float = 1.0  # passes of the step
@@ -28,25 +28,25 @@ class Control:
     beta_power: float = 1.0
     momentum_power: float = 1.0
     ema_power: float = 1.0
-    effective_step: float = 0.0  # the step Adam's bias correction is due for, where betas move
+    effective_step: float = 0.0  # the step that Adam's bias correction is due for, if betas move
 
     def numbers(self) -> list[float]:
         """All fields in order, as the optimizer's variable holds them."""
         return [float(getattr(self, name)) for name in NAMES]
 
 
-NAMES = tuple(field.name for field in fields(Control))
-PLAIN = Control()
+NAMES = tuple(field.name for field in fields(StepControl))
+PLAIN = StepControl()
 
 
-def control(weights: Sequence[float], factors: Factors, *, effective_step: float) -> Control:
+def step_control(weights: Sequence[float], factors: Factors, *, effective_step: float) -> StepControl:
     """The control of a step whose passes have these weights, in the order they are computed.
 
-    >>> made = control([0.4, 0.4, 0.2], Factors(lr=2.0), effective_step=1.0)
-    >>> made.count, made.end_1, made.weight_1, made.weight_2, made.lr
+    >>> control = step_control([0.4, 0.4, 0.2], Factors(lr=2.0), effective_step=1.0)
+    >>> control.count, control.end_1, control.weight_1, control.weight_2, control.lr
     (3.0, 2.0, 0.4, 0.2, 2.0)
     """
-    runs: list[tuple[float, int]] = []  # weight, and the pass after its last
+    runs: list[tuple[float, int]] = []  # a weight, and the place after its last pass
     for place, weight in enumerate(weights):
         if runs and runs[-1][0] == weight:
             runs[-1] = (weight, place + 1)
@@ -54,7 +54,7 @@ def control(weights: Sequence[float], factors: Factors, *, effective_step: float
             runs.append((weight, place + 1))
     assert 1 <= len(runs) <= 3, f"passes of {len(runs)} kinds, but a layout has at most 3"
     (first, end_1), (second, end_2), (third, _) = [*runs, (0.0, len(weights)), (0.0, len(weights))][:3]
-    return Control(
+    return StepControl(
         count=float(len(weights)),
         end_1=float(end_1),
         end_2=float(end_2),

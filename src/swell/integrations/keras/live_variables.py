@@ -1,7 +1,7 @@
 """Reading and writing an optimizer's small variables while ``fit`` runs, on each backend.
 
-On JAX the variables are empty during an epoch: values travel from step to step inside ``fit``, which ``jax_state_sync``
-puts back and takes out again at the next step. That costs a few microseconds a variable, once a global step.
+On JAX the variables are empty during an epoch: ``fit`` passes their values from step to step. ``jax_state_sync`` puts
+the values back, and the next step takes them out again. That costs a few microseconds a variable, once a global step.
 """
 
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
@@ -21,7 +21,7 @@ def write(model: Any, variable: Any, value: Any) -> None:
 
 
 def snapshot(model: Any, variable: Any) -> Any:
-    """The variable's value as it is now, safe from later passes; ``numbers`` waits for it."""
+    """The variable's value as it is now, safe from later passes; it may still be computed when this returns."""
     backend = keras.backend.backend()
     if backend == "torch":
         return variable.value.detach().clone()
@@ -31,12 +31,12 @@ def snapshot(model: Any, variable: Any) -> Any:
         return tf.identity(variable.value)
     import jax.numpy as jnp
 
-    return jnp.copy(_current(model, variable))  # the next step is given the original's buffer for its own use
+    return jnp.copy(_current(model, variable))  # the next step reuses the original's buffer
 
 
-def numbers(value: Any) -> list[float]:
-    """The numbers of a snapshot; waits for the device where they are still being computed."""
-    return [float(number) for number in np.ravel(keras.ops.convert_to_numpy(value))]
+def numbers(snapshot: Any) -> list[float]:
+    """The numbers of a snapshot; waits for the device if it is still computing them."""
+    return [float(number) for number in np.ravel(keras.ops.convert_to_numpy(snapshot))]
 
 
 def _current(model: Any, variable: Any) -> Any:

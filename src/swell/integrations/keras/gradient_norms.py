@@ -1,4 +1,4 @@
-"""Gradients in Adam's own metric, by the second moment as it stood before the step."""
+"""Squared norms of gradients, plain and in Adam's metric by the second moment as it was before the step."""
 
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
@@ -11,15 +11,10 @@ from keras import ops
 _SECOND_MOMENTS = ("_velocities", "_accumulated_grads", "_accumulators")  # Adam and RMSprop, Adadelta, Adagrad
 
 
-def has_second_moment(inner: Any) -> bool:
-    """Whether a built optimizer keeps an elementwise second moment."""
-    return any(getattr(inner, name, None) for name in _SECOND_MOMENTS)
-
-
 def squared_norms(inner: Any, gradients: list[Any], variables: list[Any], *, preconditioned: bool) -> list[Any]:
-    """The squared norm of all gradients together, plain and, where it is asked for, divided by ``sqrt(v) + eps``.
+    """The squared norm of all gradients together, plain and, if ``preconditioned``, divided by ``sqrt(v) + eps``.
 
-    ``v`` is bias-corrected where the optimizer corrects it. Sums are made in float32 or better.
+    ``v`` is bias-corrected if the optimizer corrects it. Sums are computed in float32 or better.
     """
     if keras.backend.backend() == "torch" and not preconditioned:
         from swell.integrations.keras.torch_gradients import squared_norm
@@ -27,7 +22,7 @@ def squared_norms(inner: Any, gradients: list[Any], variables: list[Any], *, pre
         total = squared_norm(gradients)
         return [total, ops.zeros_like(total)]
     plain, metric = [], []
-    moments = next((found for name in _SECOND_MOMENTS if (found := getattr(inner, name, None))), None)
+    moments = next((held for name in _SECOND_MOMENTS if (held := getattr(inner, name, None))), None)
     for gradient, variable in zip(gradients, variables, strict=True):
         gradient = _wide(gradient)
         plain.append(ops.sum(ops.square(gradient)))
