@@ -1,6 +1,6 @@
 #!/bin/sh
-# Make .venv-keras, in which the Keras tests and benchmarks run: Keras with torch, jax and tensorflow. Once; and again
-# only when this file, constraints.txt or pyproject.toml has changed.
+# Make .venv-keras, the environment of the Keras tests and benchmarks: Keras with torch, jax and tensorflow. It is made
+# again only when this file, constraints.txt or pyproject.toml has changed.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -15,11 +15,11 @@ fi
 [ -x $venv/bin/python ] || { echo "swell: making $venv"; "$python" -m venv $venv; }
 install="$venv/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --constraint constraints.txt"
 
-# torch first and alone, so that the build which constraints.txt names is settled before anything else asks for one.
+# torch first and alone, so that the build in constraints.txt is chosen before another package asks for one.
 echo "swell: installing torch, keras, jax and tensorflow into $venv (large; once)"
 $install torch
 $install keras jax tensorflow pytest hypothesis
 $install --editable .
-# Files that do not parse on this Python are left uncompiled; they are never imported.
+# Files that do not parse on this Python stay uncompiled; they are never imported.
 $venv/bin/python -m compileall -qq -j 0 $venv/lib || true
 touch $stamp

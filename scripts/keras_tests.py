@@ -1,4 +1,4 @@
-"""Run tests/keras on each backend, each in a process of its own, as many at once as there are cores."""
+"""Run tests/keras on each backend, each in its own process, at most one per core at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BACKENDS = ("jax", "tensorflow", "torch")  # the slowest first
 
 
 def run(backend: str) -> subprocess.CompletedProcess[str]:
-    """The tests on one backend."""
+    """Run the tests on one backend."""
     command = [sys.executable, "-m", "pytest", "tests/keras", "-q", "--override-ini", "filterwarnings=default"]
     command += ["--override-ini", "addopts=--import-mode=importlib --strict-markers", *sys.argv[1:]]
     environment = {**os.environ, "KERAS_BACKEND": backend, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -21,7 +21,7 @@ def run(backend: str) -> subprocess.CompletedProcess[str]:
 
 
 def main() -> int:
-    """All of them; 1 where any failed."""
+    """Run all backends; returns 1 if a test failed."""
     failed = 0
     with ThreadPoolExecutor(min(len(BACKENDS), os.cpu_count() or 1)) as pool:
         for backend, result in zip(BACKENDS, pool.map(run, BACKENDS), strict=True):

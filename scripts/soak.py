@@ -1,4 +1,4 @@
-"""A small training that goes on until it is stopped, for `make soak`: swell chaos strikes its workers meanwhile."""
+"""A small training run for `make soak`: swell chaos strikes its workers until it is stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SAMPLES, EPOCHS, STEP_S = 2000, 1_000_000, 0.02
 
 
 def main() -> None:
-    """Train a small network on random numbers, step by step, each of which takes a moment."""
+    """Train a small network on random numbers, with a short sleep in every step."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     data = TensorDataset(torch.randn(SAMPLES, 16), torch.randint(0, 4, (SAMPLES,)))
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def save() -> Cadence:
-    """Often, so that losing all workers at once costs little."""
+    """Save often, so that losing all workers at once costs little."""
     return Cadence(every_s=5.0)
 
 

@@ -1,4 +1,4 @@
-"""``swell explain``: the log of a run, told in sentences."""
+"""``swell explain``: the log of a run, in sentences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from swell.policies import Goodput, observation_to_dict
 from tests.policies.observations import estimate, seen
 
 POLICY = Goodput(64, max=4096)
-HERE = seen(
+OBSERVED = seen(
     step=100,
     samples=6400,
     noise=estimate(5000),
@@ -27,9 +27,10 @@ HERE = seen(
 )
 
 
-def changed(policy: str = repr(POLICY), after: int | None = None, here: Observation = HERE) -> BatchChanged:
-    after = POLICY.batch(HERE) if after is None else after
-    return BatchChanged(time=1.0, step=100, before=64, after=after, policy=policy, seen=observation_to_dict(here))
+def changed(policy: str = repr(POLICY), after: int | None = None, observation: Observation = OBSERVED) -> BatchChanged:
+    after = POLICY.batch(OBSERVED) if after is None else after
+    facts = observation_to_dict(observation)
+    return BatchChanged(time=1.0, step=100, before=64, after=after, policy=policy, seen=facts)
 
 
 def written(folder: Path, *events: Event) -> str:
@@ -43,7 +44,7 @@ def test_a_change_is_told_with_what_spoke_for_it(tmp_path: Path, capsys: pytest.
     assert main(["explain", written(tmp_path / "run", Warned(time=0.0, message="m"), grown, changed())]) == 0
     shown = capsys.readouterr().out
     assert "Step 90: the world went from 2 to 4 replicas (two workers joined); training paused for 310 ms." in shown
-    assert f"Step 100: the global batch grew from 64 to {POLICY.batch(HERE)}." in shown
+    assert f"Step 100: the global batch grew from 64 to {POLICY.batch(OBSERVED)}." in shown
     assert "6,400 samples were done, 6.4% of the run, on 4 replicas." in shown
     assert "The noise scale is 5,000 samples" in shown and "times the goodput of" in shown
 
@@ -51,8 +52,8 @@ def test_a_change_is_told_with_what_spoke_for_it(tmp_path: Path, capsys: pytest.
 def test_what_part_of_the_run_was_done_is_told_by_progress_where_that_ends_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    here = dataclasses.replace(HERE, samples=111_200, progress=450.0, total_progress=1000.0)
-    assert main(["explain", written(tmp_path / "run", changed(here=here))]) == 0
+    observation = dataclasses.replace(OBSERVED, samples=111_200, progress=450.0, total_progress=1000.0)
+    assert main(["explain", written(tmp_path / "run", changed(observation=observation))]) == 0
     assert "111,200 samples were done, 45.0% of the run" in capsys.readouterr().out
 
 
@@ -91,7 +92,7 @@ def test_a_clamped_choice_says_who_had_the_last_word(tmp_path: Path, capsys: pyt
 def test_tools_get_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", written(tmp_path / "run", changed()), "--json"]) == 0
     (account,) = json.loads(capsys.readouterr().out)
-    assert (account["step"], account["before"], account["after"]) == (100, 64, POLICY.batch(HERE))
+    assert (account["step"], account["before"], account["after"]) == (100, 64, POLICY.batch(OBSERVED))
     assert account["reasons"]
 
 
@@ -107,11 +108,11 @@ def test_a_run_whose_batch_stood_still_says_so(tmp_path: Path, capsys: pytest.Ca
 def test_a_policy_that_follows_the_noise_is_told_with_what_was_known_of_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    grown = changed(policy="NoiseScale(base=64, max=4096)", after=1280, here=seen(noise=estimate(1280)))
+    grown = changed(policy="NoiseScale(base=64, max=4096)", after=1280, observation=seen(noise=estimate(1280)))
     assert main(["explain", written(tmp_path / "run", grown)]) == 0
-    told = capsys.readouterr().out
-    assert "The noise scale was 1,280 samples (853 to 1,920)." in told
-    assert "another version" not in told
+    text = capsys.readouterr().out
+    assert "The noise scale was 1,280 samples (853 to 1,920)." in text
+    assert "another version" not in text
 
 
 def test_a_file_that_is_no_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

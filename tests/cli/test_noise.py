@@ -23,9 +23,9 @@ def test_every_step_of_a_script_is_measured_and_a_picture_drawn(
 ) -> None:
     picture, run = tmp_path / "noise.png", tmp_path / "run"
     assert main(["noise", "--json", "--after", "5", "--plot", str(picture), str(script), "40", str(run)]) == 0
-    found = json.loads(capsys.readouterr().out)
-    noise = found["noise"]
-    assert noise["sure"] and noise["observations"] == found["steps"] - 5 >= 50  # though each is one micro-batch
+    findings = json.loads(capsys.readouterr().out)
+    noise = findings["noise"]
+    assert noise["sure"] and noise["observations"] == findings["steps"] - 5 >= 50  # though each is one micro-batch
     assert noise["interval"][0] <= noise["noise"] / noise["signal"] <= noise["interval"][1]
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert not run.exists()  # nothing of the run is touched
@@ -35,8 +35,8 @@ def test_a_script_that_is_soon_done_tells_what_was_found_so_far(
     script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["noise", str(script), "1", str(tmp_path / "run")]) == 0
-    said = capsys.readouterr().out
-    assert "Critical batch size" in said and "from 20 measured steps" in said
+    text = capsys.readouterr().out
+    assert "Critical batch size" in text and "from 20 measured steps" in text
 
 
 def test_a_script_without_a_job_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

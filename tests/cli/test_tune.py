@@ -28,9 +28,9 @@ def test_however_little_time_there_is_every_layout_is_measured_once(
 ) -> None:
     assert tune(tmp_path, "--seconds", "0", "--json", epochs=1000) == 0
     rows = json.loads(capsys.readouterr().out)
-    found = candidates(replicas=1, base=16, max_batch=64, micro=(1, 64))
-    tried = layouts_to_try(list(zip(found.global_batch.tolist(), found.micro_batch.tolist(), strict=True)))
-    assert {(row["batch"], row["micro"]) for row in rows if row["measured"]} == set(tried)
+    layouts = candidates(replicas=1, base=16, max_batch=64, micro=(1, 64))
+    trial = layouts_to_try(list(zip(layouts.global_batch.tolist(), layouts.micro_batch.tolist(), strict=True)))
+    assert {(row["batch"], row["micro"]) for row in rows if row["measured"]} == set(trial)
     assert not any(row["sure"] for row in rows), "one round is not enough to be sure"
     assert set(rows[0]) == {
         *("batch", "micro", "accumulation", "samples_s", "measured", "error", "efficiency", "goodput", "sure")
@@ -41,9 +41,9 @@ def test_a_script_that_is_soon_through_is_measured_as_far_as_it_goes_and_its_bas
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tune(tmp_path, epochs=20) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"^ *16( \*)? .* 1\.00$", said, re.MULTILINE), said
-    assert said.count("*") == 2, said  # one row, and its explanation
+    text = capsys.readouterr().out
+    assert re.search(r"^ *16( \*)? .* 1\.00$", text, re.MULTILINE), text
+    assert text.count("*") == 2, text  # one row, and its explanation
 
 
 OF_ITS_OWN = """
@@ -86,40 +86,40 @@ def test_what_ran_out_of_memory_is_not_recommended(tmp_path: Path, capsys: pytes
 
 
 def test_a_batch_that_takes_longer_than_a_larger_one_is_not_shown() -> None:
-    made = table({(16, 1): (1.0, 0.01), (32, 1): (1.1, 0.01), (48, 1): (5.0, 0.01), (64, 1): (1.5, 0.01)})
-    assert 48 in {row.batch for row in made.rows} and 48 not in {row.batch for row in made.fastest}
+    result = table({(16, 1): (1.0, 0.01), (32, 1): (1.1, 0.01), (48, 1): (5.0, 0.01), (64, 1): (1.5, 0.01)})
+    assert 48 in {row.batch for row in result.rows} and 48 not in {row.batch for row in result.fastest}
 
 
 def table(step_s: Mapping[tuple[int, int], tuple[float, float | None]], **noise: Any) -> Any:
     """Of times and errors by micro-batch and accumulation."""
-    found = candidates(replicas=1, base=16, max_batch=64, micro=(1, 64))
+    layouts = candidates(replicas=1, base=16, max_batch=64, micro=(1, 64))
     places = [dict(zip(("micro_batch", "accumulation"), shape, strict=True)) for shape in step_s]
     profile = [
         {"replicas": 1, "nodes": 1, "step_s": seconds, "count": 30, "sync_s": 0.0, "error": error, **place}
         | {"batch": place["micro_batch"] * place["accumulation"]}
         for place, (seconds, error) in zip(places, step_s.values(), strict=True)
     ]
-    return batch_table(found, {"profile": profile, "noise": noise or None}, replicas=1, base=16)
+    return batch_table(layouts, {"profile": profile, "noise": noise or None}, replicas=1, base=16)
 
 
 def test_the_base_batch_is_shown_by_the_best_of_its_layouts_that_were_measured() -> None:
-    found = table({(16, 1): (0.02, 0.01), (8, 2): (0.01, 0.01), (64, 1): (0.03, 0.01)}, noise=64, signal=1, sure=True)
-    assert (found.reference.micro, found.reference.accumulation, found.reference.measured) == (8, 2, True)
-    assert found.reference is next(row for row in found.fastest if row.batch == 16)
-    assert found.reference.sure and found.best.worth >= found.reference.worth
+    result = table({(16, 1): (0.02, 0.01), (8, 2): (0.01, 0.01), (64, 1): (0.03, 0.01)}, noise=64, signal=1, sure=True)
+    assert (result.reference.micro, result.reference.accumulation, result.reference.measured) == (8, 2, True)
+    assert result.reference is next(row for row in result.fastest if row.batch == 16)
+    assert result.reference.sure and result.best.worth >= result.reference.worth
 
 
 def test_a_figure_is_sure_where_it_was_measured_with_a_small_error() -> None:
-    found = table({(16, 1): (0.01, 0.02), (32, 1): (0.015, 0.03), (64, 1): (0.02, None)})
-    sure = {(row.batch, row.micro): row.sure for row in found.rows}
+    result = table({(16, 1): (0.01, 0.02), (32, 1): (0.015, 0.03), (64, 1): (0.02, None)})
+    sure = {(row.batch, row.micro): row.sure for row in result.rows}
     assert [shape for shape, known in sure.items() if known] == [(16, 16)]
-    assert all(row.error is not None for row in found.rows if not row.measured)
+    assert all(row.error is not None for row in result.rows if not row.measured)
 
 
 def test_a_row_is_recommended_for_what_it_is_worth_less_its_error() -> None:
-    found = table({(16, 1): (0.01, 0.01), (32, 1): (0.015, 0.01), (64, 1): (0.02, 0.7)})
-    assert (found.best.batch, found.best.micro) != (64, 64)
-    assert max(found.fastest, key=lambda row: row.worth).batch == 64
+    result = table({(16, 1): (0.01, 0.01), (32, 1): (0.015, 0.01), (64, 1): (0.02, 0.7)})
+    assert (result.best.batch, result.best.micro) != (64, 64)
+    assert max(result.fastest, key=lambda row: row.worth).batch == 64
 
 
 def test_no_prediction_contradicts_what_was_measured() -> None:
@@ -136,9 +136,9 @@ def test_no_prediction_contradicts_what_was_measured() -> None:
 
 @pytest.mark.parametrize(("workers", "micro"), [(1, (1, 256)), (1, (1, 16)), (2, (4, 64)), (3, (1, 256))])
 def test_the_base_batch_is_always_among_what_is_measured(workers: int, micro: tuple[int, int]) -> None:
-    found = candidates(replicas=workers, base=16, max_batch=256, micro=micro)
-    layouts = list(zip(found.global_batch.tolist(), found.micro_batch.tolist(), strict=True))
-    tried = list(layouts_to_try(layouts))
-    assert len(tried) <= 12 and set(tried) <= set(layouts)
-    assert tried[0][0] == layouts[0][0] and tried[-1][0] == layouts[-1][0]
-    assert tried[0][1] == max(micro for batch, micro in layouts if batch == layouts[0][0])
+    columns = candidates(replicas=workers, base=16, max_batch=256, micro=micro)
+    layouts = list(zip(columns.global_batch.tolist(), columns.micro_batch.tolist(), strict=True))
+    trial = list(layouts_to_try(layouts))
+    assert len(trial) <= 12 and set(trial) <= set(layouts)
+    assert trial[0][0] == layouts[0][0] and trial[-1][0] == layouts[-1][0]
+    assert trial[0][1] == max(micro for batch, micro in layouts if batch == layouts[0][0])

@@ -9,7 +9,7 @@ import torch
 
 from swell.cli import main
 from swell.core.events import Event, Stepped
-from swell.demo import ELASTIC, Shown, show, training
+from swell.demo import ELASTIC, DemoResult, show, training
 from swell.demo.digits import load_digits
 from swell.demo.proof import Claim
 from swell.demo.training import Result, Way, ways
@@ -17,14 +17,14 @@ from swell.telemetry import read_events
 
 
 class Losses:
-    """A sink that keeps what each step lost."""
+    """A sink that keeps the loss of each step."""
 
     def __init__(self) -> None:
-        self.seen: list[float | None] = []
+        self.losses: list[float | None] = []
 
     def emit(self, event: Event) -> None:
         if isinstance(event, Stepped):
-            self.seen.append(event.loss)
+            self.losses.append(event.loss)
 
     def close(self) -> None:
         pass
@@ -42,10 +42,10 @@ def test_every_digit_is_either_trained_on_or_judged_by() -> None:
 def test_the_same_seed_gives_the_same_run(way: Way, tmp_path: Path) -> None:
     sinks = [Losses(), Losses()]
     results = [
-        training.train(tmp_path / str(index), way, seed=3, passes=1, sinks=[sink]) for index, sink in enumerate(sinks)
+        training.train(tmp_path / str(index), way, seed=3, epochs=1, sinks=[sink]) for index, sink in enumerate(sinks)
     ]
     assert results[0] == results[1]
-    assert sinks[0].seen == sinks[1].seen
+    assert sinks[0].losses == sinks[1].losses
 
 
 @pytest.mark.slow
@@ -55,7 +55,7 @@ def test_the_elastic_run_lives_through_everything_and_uses_every_sample_once(
 ) -> None:
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "events.jsonl").write_text("of an earlier demo\n")
-    shown = show(tmp_path, passes=2)
+    shown = show(tmp_path, epochs=2)
     text = capsys.readouterr().out
     happened, once, _ = shown.claims
     assert happened.holds and once.holds, text
@@ -74,6 +74,6 @@ def test_the_command_fails_if_a_claim_does_not_hold(
     holds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = Result(accuracy=1.0, steps=1, samples=1)
-    shown = Shown(results={"swell": result}, claims=[Claim("a", True), Claim("b", holds)], pictures=[])
+    shown = DemoResult(results={"swell": result}, claims=[Claim("a", True), Claim("b", holds)], pictures=[])
     monkeypatch.setattr("swell.demo.show", lambda out, *, seed: shown)
     assert main(["demo", "--out", str(tmp_path)]) == (0 if holds else 1)

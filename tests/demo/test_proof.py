@@ -1,4 +1,4 @@
-"""What the demo claims is counted from what its workers wrote down; whatever is wrong there is found."""
+"""The demo's claims are counted from the records of its workers; every error in them is found."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.telemetry.runs import stepped
 Used = dict[tuple[int, int], list[int]]
 
 
-def a_run(size: int, passes: int, worlds: list[int], batch: int) -> tuple[list[Event], Used]:
+def a_run(size: int, epochs: int, worlds: list[int], batch: int) -> tuple[list[Event], Used]:
     """Events and used rows of a run that is as it should be; each step was tried once before on one worker more."""
     events: list[Event] = []
     used: Used = {}
-    for epoch in range(passes):
+    for epoch in range(epochs):
         rows = list(range(size))
         random.Random(epoch).shuffle(rows)
         for start in range(0, size, batch):
@@ -48,14 +48,14 @@ runs = st.builds(
 
 
 @given(st.integers(1, 30), st.integers(1, 3), st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(1, 7))
-def test_only_the_attempts_that_were_committed_count(size: int, passes: int, worlds: list[int], batch: int) -> None:
-    events, used = a_run(size, passes, worlds, batch)
-    assert each_sample_once(rows_committed(events, used), size=size, passes=passes).holds
+def test_only_the_attempts_that_were_committed_count(size: int, epochs: int, worlds: list[int], batch: int) -> None:
+    events, used = a_run(size, epochs, worlds, batch)
+    assert each_sample_once(rows_committed(events, used), size=size, epochs=epochs).holds
 
 
 @given(st.data(), st.integers(2, 30), st.integers(1, 3), st.integers(1, 7))
-def test_a_sample_that_is_lost_or_used_twice_is_found(data: Any, size: int, passes: int, batch: int) -> None:
-    events, used = a_run(size, passes, [1, 2], batch)
+def test_a_sample_that_is_lost_or_used_twice_is_found(data: Any, size: int, epochs: int, batch: int) -> None:
+    events, used = a_run(size, epochs, [1, 2], batch)
     step = data.draw(st.sampled_from(events))
     rows = used[step.step - 1, step.replicas]
     change = data.draw(st.sampled_from(["lost", "twice", "another"]))
@@ -65,14 +65,14 @@ def test_a_sample_that_is_lost_or_used_twice_is_found(data: Any, size: int, pass
         rows.append(rows[0])
     else:
         rows[0] = (rows[0] + 1) % size
-    assert not each_sample_once(rows_committed(events, used), size=size, passes=passes).holds
+    assert not each_sample_once(rows_committed(events, used), size=size, epochs=epochs).holds
 
 
 def test_a_step_that_was_done_again_after_a_resume_counts_the_last_time() -> None:
     events, used = a_run(8, 1, [1], 4)
     again = stepped(step=2, epoch=0, global_batch=4, replicas=3)
     used[1, 3] = used.pop((1, 1))
-    assert each_sample_once(rows_committed([*events, again], used), size=8, passes=1).holds
+    assert each_sample_once(rows_committed([*events, again], used), size=8, epochs=1).holds
 
 
 def test_half_a_line_of_a_killed_worker_is_passed_over(tmp_path: Path) -> None:

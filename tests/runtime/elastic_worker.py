@@ -1,9 +1,9 @@
-"""A stand-in for a training script: sums ones over the world, step after step, and writes down what it saw.
+"""A stand-in for a training script: sums ones over the world, step after step, and records what happened.
 
     elastic_worker.py FOLDER STEPS [--step-s S] [--numbers N] [--die POINT:STEP:MEMBER]
 
-A step is committed when the sum came through. What must survive is the number of committed steps, which the most
-advanced member hands to all others whenever the world was formed. POINT is where MEMBER is killed: ``reducing`` (in the
+A step is committed when its sum has succeeded. The number of committed steps must survive: the most advanced member
+hands it to all others whenever a world was formed. POINT is where MEMBER is killed: ``reducing`` (in the
 middle of the sum of STEP), or ``joining`` (after STEP calls of the store while it forms its first world).
 """
 
@@ -61,7 +61,7 @@ def train(
     world: ElasticWorld, notices: Notices, folder: Path, steps: int, step_s: float, numbers: int, die_at: int
 ) -> int:
     log = (folder / f"seen-{world.member}.jsonl").open("a")
-    held = []  # as a user's script may hold on to groups, so that no destructor helps
+    references = []  # a user's script may keep groups too, so that no destructor helps
     step = 0
     asked = False
 
@@ -70,12 +70,12 @@ def train(
         print(json.dumps(facts), file=log, flush=True)
 
     def form(why: str) -> None:
-        """Form the world and take over the newest number of committed steps, again until that has come through."""
+        """Form the world and adopt the newest number of committed steps; repeat until that succeeds."""
         nonlocal step
         began = time.monotonic()
         while True:
             collective = world.reform()
-            held.append(collective)
+            references.append(collective)
             try:
                 committed = [row[0] for row in collective.gather_numbers([step])]
                 newest = torch.tensor([float(step)], dtype=torch.float64, device=world.device)
@@ -93,7 +93,7 @@ def train(
         try:
             ones = torch.ones(numbers, device=world.device)
             if step == die_at:
-                signal.setitimer(signal.ITIMER_REAL, 0.01)  # its signal kills a process that does not expect it
+                signal.setitimer(signal.ITIMER_REAL, 0.01)  # without a handler its signal kills the process
             world.collective.sum_tensors([ones])
             assert ones[0] == world.collective.size
             if notices.notice() is not None and not asked:

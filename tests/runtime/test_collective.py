@@ -1,4 +1,4 @@
-"""What replicas tell one another arrives whole, in rank order, at every size of world."""
+"""What replicas exchange arrives whole, in rank order, at every size of world."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def tell_everything(collective: Collective, _: int = 0) -> dict[str, object]:
 @pytest.mark.distributed
 @pytest.mark.parametrize("world", WORLDS)
 def test_numbers_and_text_arrive_in_rank_order_on_every_rank(world: int) -> None:
-    for rank, seen in enumerate(run_workers(world, tell_everything, 0)):
-        assert seen["rank"] == (rank, world)
-        assert seen["numbers"] == [[r, math.pi * r, -math.inf, 2.0**53] for r in range(world)]
-        assert seen["text"] == ["größe " * r for r in range(world)]
-        assert seen["empty"] == [""] * world
-        assert seen["none"] == [[]] * world
+    for rank, result in enumerate(run_workers(world, tell_everything, 0)):
+        assert result["rank"] == (rank, world)
+        assert result["numbers"] == [[r, math.pi * r, -math.inf, 2.0**53] for r in range(world)]
+        assert result["text"] == ["größe " * r for r in range(world)]
+        assert result["empty"] == [""] * world
+        assert result["none"] == [[]] * world
 
 
 def mixed_tensors(rank: int) -> list[torch.Tensor]:
@@ -189,5 +189,5 @@ def test_cut_connections_free_the_others_whoever_still_holds_the_group() -> None
     results = run_processes(6, give_up_while_everybody_holds_on, may_die={1})
     assert results[1] == Died(-signal.SIGKILL)
     survivors = [result for rank, result in enumerate(results) if rank != 1]
-    assert all(said == "noticed" for said, _ in survivors)
+    assert all(outcome == "noticed" for outcome, _ in survivors)
     assert sum(severed for _, severed in survivors) > 0

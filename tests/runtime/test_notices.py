@@ -73,9 +73,9 @@ def test_a_callable_may_say_yes_or_hand_over_a_notice_of_its_own() -> None:
         return True
 
     own = Notice(source="engine", time=1.0, deadline=2.0, leave=True)
-    said = Notices(signals=(), watch=preempted).notice()
-    assert said is not None
-    assert said.source == "preempted"
+    notice = Notices(signals=(), watch=preempted).notice()
+    assert notice is not None
+    assert notice.source == "preempted"
     assert Notices(signals=(), watch=lambda: own).notice() is own
 
 

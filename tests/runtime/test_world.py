@@ -33,17 +33,17 @@ def open_sum_close() -> dict[str, Any]:
     world = open_world("cpu")
     tensor = torch.ones(2)
     world.collective.sum_tensors([tensor])
-    seen = {"size": world.collective.size, "sum": tensor[0].item(), "nodes": world.nodes}
+    facts = {"size": world.collective.size, "sum": tensor[0].item(), "nodes": world.nodes}
     world.close()
     world.close()
-    return {**seen, "left behind": dist.is_initialized()}
+    return {**facts, "left behind": dist.is_initialized()}
 
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_under_torchrun_the_group_is_made_and_destroyed(size: int) -> None:
-    for seen in run_processes(size, open_sum_close):
-        assert seen == {"size": size, "sum": size, "nodes": 1, "left behind": False}
+    for facts in run_processes(size, open_sum_close):
+        assert facts == {"size": size, "sum": size, "nodes": 1, "left behind": False}
 
 
 def open_again_and_again() -> list[float]:

@@ -1,4 +1,4 @@
-"""A real supervised run whose workers are forked, not started: the same supervisor, and no import of torch for each."""
+"""A real supervised run whose workers are forked, not started, so that they need not import torch."""
 
 from __future__ import annotations
 
@@ -61,21 +61,26 @@ class ForkedWorker(WorkerProcess):
     ) -> None:
         near, far = socket.socketpair()
         near.setblocking(False)
-        given = {**os.environ, **(variables or {})}
         environ = worker_environment(
-            given, member=member, slot=slot, channel=far.fileno(), run_dir=run_dir, threads=threads, beat_s=beat_s
+            {**os.environ, **(variables or {})},
+            member=member,
+            slot=slot,
+            channel=far.fileno(),
+            run_dir=run_dir,
+            threads=threads,
+            beat_s=beat_s,
         )
         self.member, self.slot, self.log = member, slot, log
         log.touch()
-        ready, said = os.pipe()
+        read_end, write_end = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.setsid()
-            os.close(said)
+            os.close(write_end)
             _work(command, far.fileno(), environ, log)
-        os.close(said)
-        os.read(ready, 1)  # until it can be killed by its session, as one that was started can
-        os.close(ready)
+        os.close(write_end)
+        os.read(read_end, 1)  # until it has its own session and can be killed by it, like a started worker
+        os.close(read_end)
         far.close()
         self._process = _Child(pid)  # type: ignore[assignment]
         self.channel = Channel(near)
@@ -83,7 +88,7 @@ class ForkedWorker(WorkerProcess):
 
 
 def _work(command: Sequence[str], channel: int, environ: Mapping[str, str], log: Path) -> None:
-    """Never returns. What the supervisor has open is closed first, as ``exec`` would: its sockets and its lock."""
+    """Never returns. First closes the supervisor's sockets and lock, as ``exec`` would."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -127,7 +132,7 @@ def _supervise(run_dir: str, command: tuple[str, str], settings: dict[str, Any],
 
 
 class ForkedRun:
-    """One run in a folder of its own; nothing of it is left behind."""
+    """One run in its own folder; none of its processes outlives the ``with`` block."""
 
     def __init__(
         self, folder: Path, function: str, *args: Any, environ: Mapping[str, str] | None = None, **settings: Any
@@ -152,11 +157,11 @@ class ForkedRun:
         self.process.join()
 
     def terminal(self) -> str:
-        """What the supervisor said, and the workers after it."""
-        said = [(self.folder / "terminal").read_text()]
+        """The output of the supervisor, then that of the newest workers."""
+        texts = [(self.folder / "terminal").read_text()]
         logs = sorted((self.run_dir / "logs").glob("worker-*.log"), key=lambda log: log.stat().st_mtime)
-        said += [f"--- {log.name}\n{log.read_text()[-2000:]}" for log in logs[-6:]]
-        return "\n".join(said)[-12000:]
+        texts += [f"--- {log.name}\n{log.read_text()[-2000:]}" for log in logs[-6:]]
+        return "\n".join(texts)[-12000:]
 
     def end(self, *, timeout_s: float = 60.0) -> int:
         """Wait for the run's end; its exit status."""

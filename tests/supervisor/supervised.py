@@ -1,4 +1,4 @@
-"""A real supervised run for tests: started, watched through its control socket and logs, and never left behind."""
+"""A real supervised run for tests, watched through its control socket and logs; none of its processes remains."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _hear_signals() -> None:
 
 
 class SupervisedRun:
-    """``swell run`` of the stand-in worker, in a folder of its own."""
+    """``swell run`` of the stand-in worker, in its own folder."""
 
     def __init__(self, folder: Path, *options: str, steps: int = 1_000_000, worker: tuple[str, ...] = ()) -> None:
         self._begin(folder, *options, str(WORKER), str(folder), str(steps), *worker)
@@ -75,7 +75,7 @@ class SupervisedRun:
         return (self.folder / "terminal").read_text()
 
     def seen(self, event: str | None = None) -> list[dict[str, Any]]:
-        """What all workers wrote down, in the order of time, each with its member's name."""
+        """The events that all workers recorded, in order of time, each with its member's name."""
         events = []
         for path in self.folder.glob("seen-*.jsonl"):
             for line in path.read_text().splitlines(keepends=True):
@@ -84,7 +84,7 @@ class SupervisedRun:
         return sorted((e for e in events if event in (None, e["event"])), key=lambda e: e["time"])
 
     def wait_for(self, what: Callable[[], Any], *, timeout_s: float = 60.0) -> Any:
-        """The first true value of ``what``; fails with what the terminal shows."""
+        """The first true value of ``what``; fails with the content of the terminal."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             value = what()
@@ -96,7 +96,7 @@ class SupervisedRun:
         raise AssertionError(f"waited in vain (status {self.process.poll()}):\n{self.terminal()}")
 
     def wait_for_events(self, event: str, number: int, *, timeout_s: float = 60.0) -> None:
-        """Wait until so many events of a kind were written down, also when the supervisor is gone."""
+        """Wait until workers have recorded ``number`` events of a kind, also when the supervisor is gone."""
         deadline = time.monotonic() + timeout_s
         while len(self.seen(event)) < number:
             assert time.monotonic() < deadline, f"{len(self.seen(event))} of {number} {event}:\n{self.terminal()}"

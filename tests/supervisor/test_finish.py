@@ -107,6 +107,6 @@ def test_a_loop_left_on_one_worker_alone_is_no_end_of_training(who: str, status:
     script.write_text(SCRIPT)
     with SupervisedRun.of(tmp_path, "--workers", "2", str(script), who) as run:
         assert run.end(timeout_s=120) == status, run.terminal()
-        told = "worker 2 ended its script while others were still training" in run.terminal()
-        assert told == (who == "one") and ("job.metrics.results()" in run.terminal()) == told
+        explained = "worker 2 ended its script while others were still training" in run.terminal()
+        assert explained == (who == "one") and ("job.metrics.results()" in run.terminal()) == explained
         assert run.terminal().count("through") == (2 if who == "all" else 1)

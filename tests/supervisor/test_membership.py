@@ -366,12 +366,12 @@ def test_a_job_that_cannot_be_laid_out_on_so_many_is_given_fewer() -> None:
 def test_a_worker_that_the_bounds_rule_out_is_told_which_they_are_and_others_that_they_are_not_needed() -> None:
     run = start("1:4", 4)
     actions = run.members.restrict([1, 2], run.now, why="max=8, micro=(4, 8)")
-    told = [action.reason for action in actions if isinstance(action, Kill)]
-    assert told == 2 * ["the job's batch (max=8, micro=(4, 8)) can be laid out on 1, 2 workers only, not 4"]
+    reasons = [action.reason for action in actions if isinstance(action, Kill)]
+    assert reasons == 2 * ["the job's batch (max=8, micro=(4, 8)) can be laid out on 1, 2 workers only, not 4"]
     run.do(actions)
     assert not run.members.restrict([1, 2], run.now, why="max=8, micro=(4, 8)")
-    told = [action.reason for action in run.members.resize(1, run.now) if isinstance(action, Kill)]
-    assert told == ["not needed any more"]
+    reasons = [action.reason for action in run.members.resize(1, run.now) if isinstance(action, Kill)]
+    assert reasons == ["not needed any more"]
 
 
 def test_a_run_that_is_ending_cannot_be_resized() -> None:

@@ -1,4 +1,4 @@
-"""A run told in events, made up but plausible: epochs of a hundred steps, a growing batch, a falling loss."""
+"""The events of an invented but plausible run: epochs of a hundred steps, a growing batch, a falling loss."""
 
 from __future__ import annotations
 

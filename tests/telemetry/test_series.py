@@ -30,12 +30,12 @@ def test_there_is_one_entry_for_each_step():
 
 @given(crashes=st.lists(st.tuples(st.integers(0, 27), st.integers(0, 27)), max_size=4))
 def test_steps_that_were_done_again_after_a_resume_count_once(crashes):
-    told: list = []
+    events: list = []
     for crash, save in crashes:  # each process did some steps and was lost; the next began at a checkpoint
-        told += STEPS[min(crash, save) : crash + 1]
-        told += STEPS[min(crash, save) :]
-    told += STEPS
-    assert series_of(told).samples.tolist() == series_of(STEPS).samples.tolist()
+        events += STEPS[min(crash, save) : crash + 1]
+        events += STEPS[min(crash, save) :]
+    events += STEPS
+    assert series_of(events).samples.tolist() == series_of(STEPS).samples.tolist()
 
 
 def test_resizes_are_placed_between_the_steps_and_go_with_steps_that_were_undone():

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swell.cli import run
 from swell.cli.command import Command
+from swell.cli.run import add_run_options, run_folder, start_run
 from swell.cli.table import print_note
 from swell.errors import ConfigError
 
@@ -29,7 +29,7 @@ def _options(parser: ArgumentParser) -> None:
         metavar="K,K",
         help="faults to choose from at random: kill, term, stop (default: kill)",
     )
-    add("--seed", type=int, default=0, metavar="N", help="seed of the strikes (0)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the strikes (default: 0)")
     add("--duration", type=float, metavar="S", help="stop the run after S seconds (default: let it end)")
     add("--max-faults", type=int, metavar="N", help="strike at most N times")
     add(
@@ -41,7 +41,7 @@ def _options(parser: ArgumentParser) -> None:
         "Kinds: kill, term, stop, exception, exit, oom",
     )
     add("--json", action="store_true", help="write the report as JSON")
-    run.add_options(parser, max_restarts=1_000_000)
+    add_run_options(parser, max_restarts=1_000_000)
 
 
 def _run(args: Namespace) -> int:
@@ -64,17 +64,17 @@ def _run(args: Namespace) -> int:
         kinds = tuple(kind.strip() for kind in args.kinds.split(","))
         limits = {"seed": args.seed, "duration_s": args.duration, "max_faults": args.max_faults}
         strikes = ChaosOptions(mtbf_s=args.mtbf, kinds=kinds, **limits)
-    folder = _new_folder(run.folder_of(args) / "chaos")
+    folder = _new_folder(run_folder(args) / "chaos")
     faults, log = Faults(plan, folder), folder / LOG_NAME
     options = {name: value for name, value in vars(args).items() if name not in ("run", "command", *_OWN_OPTIONS)}
     variables = {**faults.variables(), "SWELL_EVENTS": str(log.resolve())}
-    chaos = None if strikes is None else Chaos(run.folder_of(args), strikes, write=lambda line: print_note(f"! {line}"))
+    chaos = None if strikes is None else Chaos(run_folder(args), strikes, write=lambda line: print_note(f"! {line}"))
     with chaos or nullcontext():
-        status = run.start(options, variables=variables)
+        status = start_run(options, variables=variables)
     if not log.exists():
         raise ConfigError(
             f"the run ended with status {status} and wrote no events; expected a script that trains with swell.Job. If "
-            f"it does, it failed before its first step: see {run.folder_of(args) / 'logs'}."
+            f"it does, it failed before its first step: see {run_folder(args) / 'logs'}."
         )
     report = report_chaos(read_events(log))
     counts = {} if chaos is None else dict(chaos.strikes)

@@ -15,8 +15,8 @@ from swell.errors import ConfigError
 def _options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--after", type=int, default=0, metavar="N", help="train N steps before measuring (default: 0)")
-    add("--seconds", type=float, default=60.0, metavar="S", help="measure for at most S seconds (60)")
-    add("--workers", type=int, default=1, metavar="N", help="processes to measure with (1)")
+    add("--seconds", type=float, default=60.0, metavar="S", help="measure for at most S seconds (default: 60)")
+    add("--workers", type=int, default=1, metavar="N", help="processes to measure with (default: 1)")
     add("--plot", metavar="PNG", help="draw steps and samples against batch size")
     add("--json", action="store_true", help="write the findings as JSON")
     add("script", metavar="SCRIPT", help="a script that trains with swell.Job")

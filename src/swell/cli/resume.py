@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser, Namespace
 
-from swell.cli import run
 from swell.cli.command import Command
+from swell.cli.run import start_run
 from swell.errors import ConfigError
 
 
@@ -32,7 +32,7 @@ def _run(args: Namespace) -> int:
         options.update(workers=args.workers, start=None)
     if args.start is not None:
         options["start"] = args.start
-    return run.start(options)
+    return start_run(options)
 
 
 COMMAND = Command(

@@ -14,14 +14,14 @@ from swell.cli.command import Command
 from swell.errors import ConfigError
 
 
-def add_options(parser: ArgumentParser, *, max_restarts: int = 3) -> None:
+def add_run_options(parser: ArgumentParser, *, max_restarts: int = 3) -> None:
     """The options of a run; the script and its own arguments come last."""
     add = parser.add_argument
     add("--workers", default="1", metavar="N", help="allowed numbers of workers: 4, 1:8, 2:16:2 or 2,4,8 (default: 1)")
     add("--start", type=int, metavar="N", help="number of workers at the start (default: one per device or core)")
     add("--run-dir", metavar="DIR", help="folder for control socket and logs (default: runs/ and the script's name)")
     add("--engine", choices=["inplace", "torchrun"], default="inplace", help="how the world changes (default: inplace)")
-    budget = f"replace lost workers after at most N faults; resizes do not count ({max_restarts})"
+    budget = f"number of faults to recover from; resizes do not count (default: {max_restarts})"
     add("--max-restarts", type=int, default=max_restarts, metavar="N", help=budget)
     add(
         "--on-worker-failure",
@@ -29,11 +29,11 @@ def add_options(parser: ArgumentParser, *, max_restarts: int = 3) -> None:
         default="restart",
         help="replace a lost worker, go on with fewer, or save and stop (default: restart)",
     )
-    add("--grace", type=float, default=60.0, metavar="S", help="seconds from a notice to the kill (60)")
-    add("--hang-timeout", type=float, default=60.0, metavar="S", help="seconds without a heartbeat (60)")
+    add("--grace", type=float, default=60.0, metavar="S", help="seconds from a notice to the kill (default: 60)")
+    add("--hang-timeout", type=float, default=60.0, metavar="S", help="seconds without a heartbeat (default: 60)")
     add("--stall-timeout", type=float, metavar="S", help="seconds without a step on any worker (default: no limit)")
     add("--trace", metavar="CSV", help="replay worker counts from a file: time,workers or milliseconds,add|remove,node")
-    add("--trace-speed", type=float, default=1.0, metavar="X", help="replay X times as fast (1)")
+    add("--trace-speed", type=float, default=1.0, metavar="X", help="replay X times as fast (default: 1)")
     add(
         "--trace-removals",
         choices=["notice", "kill"],
@@ -41,12 +41,12 @@ def add_options(parser: ArgumentParser, *, max_restarts: int = 3) -> None:
         help="how the trace removes workers (default: notice)",
     )
     add("--show", choices=["all", "first", "none"], default="all", help="which workers' output to show (default: all)")
-    add("--per-node", type=int, default=1, metavar="N", help="torchrun: workers on each node (1)")
+    add("--per-node", type=int, default=1, metavar="N", help="torchrun: workers on each node (default: 1)")
     add(
         "--rendezvous",
         default="localhost:29400",
         metavar="HOST:PORT",
-        help="torchrun: where nodes meet (localhost:29400)",
+        help="torchrun: where nodes meet (default: localhost:29400)",
     )
     add("-m", "--module", action="store_true", help="SCRIPT is a module, as in python -m")
     add("script", metavar="SCRIPT", help="the training script")
@@ -55,16 +55,16 @@ def add_options(parser: ArgumentParser, *, max_restarts: int = 3) -> None:
 
 def _run(args: Namespace) -> int:
     options = {name: value for name, value in vars(args).items() if name not in ("run", "command")}
-    return start(options)
+    return start_run(options)
 
 
-def folder_of(args: Namespace) -> Path:
+def run_folder(args: Namespace) -> Path:
     """The run's folder: ``--run-dir``, or one named after the script."""
     stem = args.script.replace(".", "/") if args.module else args.script
     return Path(args.run_dir or Path("runs") / Path(stem).stem)
 
 
-def start(options: dict[str, Any], *, variables: Mapping[str, str] | None = None) -> int:
+def start_run(options: dict[str, Any], *, variables: Mapping[str, str] | None = None) -> int:
     """Start or resume a run from the values of its options; returns the exit status.
 
     ``variables`` are added to the environment of its workers, for this start only.
@@ -94,7 +94,7 @@ def _in_place(args: Namespace, command: list[str], options: dict[str, Any], vari
     sizes = parse_sizes(args.workers)
     trace = None if args.trace is None else read_worker_trace(args.trace).faster(args.trace_speed)
     first = sizes.nearest_below(count_places() if trace is None else trace.at(0))
-    run_dir = folder_of(args)
+    run_dir = run_folder(args)
     patience = Patience(
         hang_s=args.hang_timeout,
         stall_s=math.inf if args.stall_timeout is None else args.stall_timeout,
@@ -149,6 +149,6 @@ COMMAND = Command(
         "Ctrl-C, 2 if the request is invalid, otherwise that of the worker that failed (128 + signal if it was killed)."
     ),
     example="swell run --workers 1:8 --run-dir runs/digits train.py --epochs 10",
-    options=add_options,
+    options=add_run_options,
     run=_run,
 )

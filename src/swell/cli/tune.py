@@ -33,10 +33,10 @@ def _options(parser: ArgumentParser) -> None:
         type=float,
         default=60.0,
         metavar="S",
-        help="measure for S seconds, or less if all is sure earlier, but every layout once (60)",
+        help="measure for S seconds, or less if all is sure earlier, but every layout once (default: 60)",
     )
     add("--after", type=int, default=0, metavar="N", help="train N steps before measuring (default: 0)")
-    add("--workers", type=int, default=1, metavar="N", help="processes to measure with (1)")
+    add("--workers", type=int, default=1, metavar="N", help="processes to measure with (default: 1)")
     add("--plot", metavar="PNG", help="draw throughput and goodput against batch size")
     add("--json", action="store_true", help="write the table as JSON")
     add("script", metavar="SCRIPT", help="a script that trains with swell.Job")

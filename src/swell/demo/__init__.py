@@ -1,4 +1,4 @@
-"""What swell does, seen in a minute: one small network on handwritten digits, trained three ways and under fire."""
+"""What swell does, in a minute: a small network on handwritten digits, trained three ways and with faults."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from swell.demo.digits import load_digits
 from swell.demo.history import ElasticRun, Moment
 from swell.demo.proof import Claim, claims
 from swell.demo.scoreboard import Scoreboard
-from swell.demo.training import BASE_BATCH, LARGE_BATCH, PASSES, SWELL_PASSES, Result, train, ways
+from swell.demo.training import BASE_BATCH, EPOCHS, LARGE_BATCH, SWELL_EPOCHS, Result, train, ways
 from swell.telemetry import LOG_NAME, compare, draw_timeline, read_events
 
 ELASTIC = "swell, elastic"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
-    """What the demo has shown."""
+class DemoResult:
+    """The results of the demo, and whether its claims hold."""
 
     results: dict[str, Result]
     claims: list[Claim]
@@ -30,15 +30,15 @@ class Shown:
 
     @property
     def holds(self) -> bool:
-        """Whether everything that was claimed is true."""
+        """Whether every claim is true."""
         return all(claim.holds for claim in self.claims)
 
 
-def show(out: Path, *, seed: int = 0, passes: int = SWELL_PASSES) -> Shown:
-    """Train three ways and a fourth time on workers that come, go and die; show, check and draw what came of it.
+def show(out: Path, *, seed: int = 0, epochs: int = SWELL_EPOCHS) -> DemoResult:
+    """Train three ways, and once more on workers that come, go and die; show, check and draw the results.
 
     ``out/demo.png`` shows the elastic run over time, ``out/ways.png`` the three ways side by side. Runs of an earlier
-    demo are replaced. ``SwellError`` where the elastic run does not come to its end.
+    demo are replaced. Raises ``SwellError`` if the elastic run does not reach its end.
     """
     console = Console(highlight=False)
     console.print("One network, one learning rate, three ways to choose the batch size;")
@@ -49,24 +49,24 @@ def show(out: Path, *, seed: int = 0, passes: int = SWELL_PASSES) -> Shown:
     moments: list[Moment] = []
     with Scoreboard([*folders, ELASTIC], console=console) as board:
         for name, way in ways().items():
-            results[name] = _undisturbed(folders[name], name, board, seed=seed, passes=min(passes, way.passes))
+            results[name] = _train_undisturbed(folders[name], name, board, seed=seed, epochs=min(epochs, way.epochs))
             board.finish(name, results[name])
 
-        def tell(moment: Moment) -> None:
+        def add(moment: Moment) -> None:
             moments.append(moment)
-            board.tell(moment)
+            board.add(moment)
 
         size = len(load_digits()[0])
         board.begin("the same run starts once more, on one worker: swell run --workers 1:2")
-        run = ElasticRun(folder, seed=seed, passes=passes, total=size * passes, sink=board.sink(ELASTIC), tell=tell)
-        results[ELASTIC] = run.live()
+        run = ElasticRun(folder, seed=seed, epochs=epochs, total=size * epochs, sink=board.sink(ELASTIC), report=add)
+        results[ELASTIC] = run.play()
         board.finish(ELASTIC, results[ELASTIC])
-    console.print(_in_words(*(results[name] for name in ways())))
+    console.print(_summary(*(results[name] for name in ways())))
     events = list(read_events(folder / LOG_NAME))
-    checked = claims(events, folder, results[ELASTIC], results["swell"], size=size, passes=passes)
-    console.print("\nThe elastic run, by what its workers wrote down:")
-    for claim in checked:
-        console.print(_judged(claim))
+    proof = claims(events, folder, results[ELASTIC], results["swell"], size=size, epochs=epochs)
+    console.print("\nThe elastic run, according to the records of its workers:")
+    for claim in proof:
+        console.print(_verdict(claim))
     pictures = [
         draw_timeline(
             events,
@@ -77,36 +77,36 @@ def show(out: Path, *, seed: int = 0, passes: int = SWELL_PASSES) -> Shown:
         compare({name: read_events(folder / LOG_NAME) for name, folder in folders.items()}, out / "ways.png"),
     ]
     console.print(f"\nWorkers, batch, lr factor and loss over time: {pictures[0]}", soft_wrap=True)
-    console.print(f"The three ways side by side: {pictures[1]}; each run's events are beside it.", soft_wrap=True)
-    return Shown(results=results, claims=checked, pictures=pictures)
+    console.print(f"The three ways side by side: {pictures[1]}; each run's events are in its folder.", soft_wrap=True)
+    return DemoResult(results=results, claims=proof, pictures=pictures)
 
 
-def _undisturbed(folder: Path, name: str, board: Scoreboard, *, seed: int, passes: int) -> Result:
+def _train_undisturbed(folder: Path, name: str, board: Scoreboard, *, seed: int, epochs: int) -> Result:
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tensors this small are quickest so, and sums do not depend on the number of cores
+    torch.set_num_threads(1)  # fastest for tensors this small, and sums do not depend on the number of cores
     try:
-        return train(folder, ways()[name], seed=seed, passes=passes, sinks=[board.sink(name)])
+        return train(folder, ways()[name], seed=seed, epochs=epochs, sinks=[board.sink(name)])
     finally:
         torch.set_num_threads(threads)
 
 
 def _empty(folder: Path) -> Path:
-    """The folder without the run an earlier demo left there, which would otherwise be resumed at its end."""
+    """The folder, without the run of an earlier demo, which would otherwise be resumed."""
     if (folder / LOG_NAME).exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _judged(claim: Claim) -> Text:
+def _verdict(claim: Claim) -> Text:
     mark = ("  ✓ ", "bold green") if claim.holds else ("  ✗ ", "bold red")
     return Text.assemble(mark, claim.text if claim.holds else f"THIS DOES NOT HOLD: {claim.text}")
 
 
-def _in_words(small: Result, large: Result, swelled: Result) -> str:
+def _summary(small: Result, large: Result, adaptive: Result) -> str:
     return (
         f"The learning rate was tuned for batches of {BASE_BATCH}. With batches of {LARGE_BATCH} and nothing else "
-        f"changed, {PASSES} passes end at {large.accuracy:.1%}. swell grew the batch with the gradient noise and let "
-        f"the learning rate follow: {swelled.accuracy:.1%} against {small.accuracy:.1%}, in "
-        f"{swelled.steps / small.steps:.0%} of the steps."
+        f"changed, {EPOCHS} epochs end at {large.accuracy:.1%}. swell grew the batch with the gradient noise and "
+        f"adapted the learning rate: {adaptive.accuracy:.1%} against {small.accuracy:.1%}, in "
+        f"{adaptive.steps / small.steps:.0%} of the steps."
     )

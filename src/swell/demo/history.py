@@ -1,4 +1,4 @@
-"""What befalls the demo's elastic run: it grows, loses a worker, is stopped, and is resumed."""
+"""What happens to the demo's elastic run: it grows, loses a worker, is stopped, and is resumed."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from swell.supervisor.control import ask
 from swell.supervisor.notice import EXIT_RESUME
 from swell.telemetry import LOG_NAME
 
-MOST_PACE = 600.0  # samples a second for one worker, slow enough to watch
-_STARTING = 0.12  # of all samples may be used by one worker while another starts, so that it comes in time to be seen
-_LOOK_S = 0.05
+MOST_PACE = 600.0  # samples per second for one worker, slow enough to watch
+_START_SHARE = 0.12  # share of all samples that one worker may use while another starts, so that it joins in time
+_POLL_S = 0.05
 _LONGEST_S = 600.0
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Something that was done to the run, or that came of it."""
+    """Something that was done to the run, or its effect."""
 
     time: float  # since the epoch
     text: str
@@ -38,87 +38,87 @@ class Moment:
 
 
 @dataclass
-class Log:
-    """The run's events as they are written; each new one is told to ``sink``."""
+class LogReader:
+    """The run's events as they are written; each new one goes to ``sink``."""
 
     path: Path
     sink: Sink
     events: list[Event] = field(default_factory=list)
-    _read: int = 0
+    _position: int = 0
 
-    def look(self) -> None:
-        """Take up what was written since the last look."""
+    def poll(self) -> None:
+        """Read the events that were written since the last call."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
-            file.seek(self._read)
+            file.seek(self._position)
             for line in file:
                 if not line.endswith(b"\n"):
                     break
-                self._read += len(line)
+                self._position += len(line)
                 event = from_json(line.decode())
                 self.events.append(event)
                 self.sink.emit(event)
 
     @property
     def latest(self) -> Stepped | None:
-        """The latest step."""
+        """The latest step, if any."""
         return next((event for event in reversed(self.events) if isinstance(event, Stepped)), None)
 
 
 class ElasticRun:
-    """``swell run`` of the demo's worker, and its owner, who does this and that to it."""
+    """``swell run`` of the demo's worker, and the commands of its owner."""
 
     def __init__(
-        self, folder: Path, *, seed: int, passes: int, total: int, sink: Sink, tell: Callable[[Moment], None]
+        self, folder: Path, *, seed: int, epochs: int, total: int, sink: Sink, report: Callable[[Moment], None]
     ) -> None:
-        self._folder, self._total, self._tell = folder, total, tell
-        self.log = Log(folder / LOG_NAME, sink)
-        self._script = ["-m", "swell.demo.worker", str(folder), "--seed", str(seed), "--passes", str(passes)]
+        self._folder, self._total, self._report = folder, total, report
+        self.log = LogReader(folder / LOG_NAME, sink)
+        self._script = ["-m", "swell.demo.worker", str(folder), "--seed", str(seed), "--epochs", str(epochs)]
         self._deadline = time.monotonic() + _LONGEST_S
 
-    def live(self) -> Result:
-        """Let the run live through everything; what came of it. ``SwellError`` where it does not get that far."""
+    def play(self) -> Result:
+        """Take the run through everything; returns its result. Raises ``SwellError`` if it does not get that far."""
         with self._swell("run", "--workers", "1:2", "--start", "1", "--run-dir", self._folder, *self._script) as run:
             self._until(run, lambda step: True, "take its first step")
             self._set_pace(run)
             self._until(run, lambda step: step.samples >= 0.08 * self._total, "train on one worker")
-            self._say("a second worker is asked for: swell resize 2", "resize 2")
+            self._say("a second worker is requested: swell resize 2", "resize 2")
             ask(self._folder, "resize", workers=2)
             joined = self._until(run, lambda step: step.replicas == 2, "take in a second worker")
-            self._say(f"it was started meanwhile and joins: {self._gap(joined):.2f} s from step to step", "joins")
+            self._say(f"it has started and joins: {self._gap(joined):.2f} s from step to step", "joins")
             goal = joined.samples + 0.15 * self._total
             self._until(run, lambda step: step.samples >= goal, "train on two workers")
             victim = next(worker for worker in ask(self._folder, "status")["workers"] if worker["rank"] == 0)
             os.kill(victim["pid"], signal.SIGKILL)
             self._say("the first worker is killed: kill -9", "kill -9")
-            alone = self._until(run, lambda step: step.replicas == 1, "go on with the worker that was left")
+            alone = self._until(run, lambda step: step.replicas == 1, "go on with the remaining worker")
             self._say(f"the other goes on alone: {self._gap(alone):.2f} s from step to step", "")
-            late = 0.75 * self._total  # then the run is stopped before another has started
-            again = self._until(run, lambda step: step.replicas == 2 or step.samples >= late, "replace the lost worker")
-            if again.replicas == 2:
-                self._say(f"a new one takes its place: {self._gap(again):.2f} s from step to step", "replaced")
-            goal = max(again.samples, alone.samples) + 0.1 * self._total
+            late = 0.75 * self._total  # from here on the run is stopped even if no other worker has started
+            pair = self._until(run, lambda step: step.replicas == 2 or step.samples >= late, "replace the lost worker")
+            if pair.replicas == 2:
+                self._say(f"a new worker replaces it: {self._gap(pair):.2f} s from step to step", "replaced")
+            goal = max(pair.samples, alone.samples) + 0.1 * self._total
             self._until(run, lambda step: step.samples >= goal, "train on two workers again")
-            self._say("the run is told to stop: swell stop", "stop")
+            self._say("the run is asked to stop: swell stop", "stop")
             ask(self._folder, "stop")
             self._end(run, EXIT_RESUME, "save and stop")
             latest = self.log.latest
-            self._say(f"it has saved after step {latest.step if latest else 0:,} and is gone", "")
+            self._say(f"it has saved after step {latest.step if latest else 0:,} and exited", "")
         with self._swell("resume", self._folder, "--start", "2") as run:
             done = latest.samples if latest else 0
             self._until(run, lambda step: step.samples > done, "go on where it was stopped")
-            self._say("it goes on where it was: swell resume", "resume")
-            self._end(run, 0, "come to its end")
-        self._say("every pass is done", "")
+            self._say("it goes on where it was stopped: swell resume", "resume")
+            self._end(run, 0, "finish")
+        self._say("every epoch is done", "")
         return Result(**json.loads((self._folder / RESULT).read_text()))
 
     def _set_pace(self, run: _Running) -> None:
-        """Hold the run back as far as this machine needs it; a newcomer starts about as quickly as the first worker."""
-        pace = min(MOST_PACE, _STARTING * self._total / (time.monotonic() - run.began))
-        written = self._folder / f"{PACE}~"
-        written.write_text(str(pace))
-        written.replace(self._folder / PACE)
+        """Slow the run down as far as this machine needs; a new worker starts about as fast as the first one."""
+        pace = min(MOST_PACE, _START_SHARE * self._total / (time.monotonic() - run.began_at))
+        draft = self._folder / f"{PACE}~"
+        draft.write_text(str(pace))
+        draft.replace(self._folder / PACE)
 
     def _swell(self, word: str, *line: Any) -> _Running:
         show = ["--show", "none"] if word == "run" else []
@@ -126,52 +126,52 @@ class ElasticRun:
         return _Running(command, self._folder / "terminal.txt")
 
     def _say(self, text: str, mark: str) -> None:
-        self._tell(Moment(time.time(), text, mark))
+        self._report(Moment(time.time(), text, mark))
 
     def _gap(self, step: Stepped) -> float:
-        """Seconds from the step before this one to it."""
+        """Seconds from the previous step to this one."""
         times = [event.time for event in self.log.events if isinstance(event, Stepped) and event.step <= step.step]
         return times[-1] - times[-2]
 
-    def _until(self, run: _Running, reached: Callable[[Stepped], bool], what: str) -> Stepped:
-        """Wait for the first step of which that is true."""
-        seen = len(self.log.events)
+    def _until(self, run: _Running, condition: Callable[[Stepped], bool], goal: str) -> Stepped:
+        """Wait for the first step that meets the condition."""
+        first = len(self.log.events)
         while True:
             ended = run.process.poll() is not None
-            self.log.look()
-            for event in self.log.events[seen:]:
-                if isinstance(event, Stepped) and reached(event):
+            self.log.poll()
+            for event in self.log.events[first:]:
+                if isinstance(event, Stepped) and condition(event):
                     return event
                 ended = ended or isinstance(event, RunEnded)
-            seen = len(self.log.events)
+            first = len(self.log.events)
             if ended:
-                raise self._failure(run, f"the run ended before it came to {what}")
+                raise self._failure(run, "the run ended too early", goal)
             if time.monotonic() > self._deadline:
-                raise self._failure(run, f"the run did not come to {what} within {_LONGEST_S:.0f} s")
-            time.sleep(_LOOK_S)
+                raise self._failure(run, f"the run took longer than {_LONGEST_S:.0f} s", goal)
+            time.sleep(_POLL_S)
 
-    def _end(self, run: _Running, status: int, what: str) -> None:
+    def _end(self, run: _Running, status: int, goal: str) -> None:
         while run.process.poll() is None:
-            self.log.look()
+            self.log.poll()
             if time.monotonic() > self._deadline:
-                raise self._failure(run, f"the run did not {what} within {_LONGEST_S:.0f} s")
-            time.sleep(_LOOK_S)
-        self.log.look()
+                raise self._failure(run, f"the run took longer than {_LONGEST_S:.0f} s", goal)
+            time.sleep(_POLL_S)
+        self.log.poll()
         if run.process.returncode != status:
-            raise self._failure(run, f"the run was to {what}, but its status is {run.process.returncode}")
+            raise self._failure(run, f"the status of the run is {run.process.returncode}", f"{goal} with {status}")
 
-    def _failure(self, run: _Running, text: str) -> SwellError:
+    def _failure(self, run: _Running, problem: str, goal: str) -> SwellError:
         return SwellError(
-            f"{text}. What it said is in {run.output} and in {self._folder / 'logs'}. Where the machine is very busy, "
-            f"new workers may not start in time: then run the demo again."
+            f"{problem}; expected it to {goal}. Its output is in {run.output} and in {self._folder / 'logs'}. On a "
+            f"very busy machine new workers may not start in time: then run the demo again."
         )
 
 
 class _Running:
-    """A command that is not left behind."""
+    """A command that is ended with its ``with`` block."""
 
     def __init__(self, command: list[str], output: Path) -> None:
-        self.output, self.began = output, time.monotonic()
+        self.output, self.began_at = output, time.monotonic()
         output.parent.mkdir(parents=True, exist_ok=True)
         with output.open("ab") as file:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)

@@ -1,4 +1,4 @@
-"""The demo's table: one row a run, kept up to date while the run goes on, and what befalls the elastic one below it."""
+"""The demo's table: one row per run, kept up to date, with the elastic run's events below it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class _Row:
 
 
 class Scoreboard:
-    """Rows that fill while runs go on: live on a terminal, printed once at the end elsewhere."""
+    """Rows that are filled during the runs: live on a terminal, printed once at the end elsewhere."""
 
     def __init__(self, names: list[str], *, console: Console) -> None:
         self._rows = [_Row(name) for name in names]
-        self._began: float | None = None  # when the first moment was, in seconds since the epoch
+        self._began_at: float | None = None  # time of the first moment, in seconds since the epoch
         self._moments: list[Moment] = []
         self._console = console
-        self._live = Live(self._shown(), console=console, auto_refresh=False) if console.is_terminal else None
-        self._shown_s = 0.0
+        self._live = Live(self._display(), console=console, auto_refresh=False) if console.is_terminal else None
+        self._drawn_at = 0.0
 
     def __enter__(self) -> Scoreboard:
         if self._live is not None:
@@ -46,50 +46,50 @@ class Scoreboard:
 
     def __exit__(self, *failure: object) -> None:
         if self._live is not None:
-            self._live.update(self._shown(), refresh=True)
+            self._live.update(self._display(), refresh=True)
             self._live.stop()
         elif failure[0] is None:
             self._console.print(self._table())
 
     def sink(self, name: str) -> RowSink:
-        """What a job tells its events to."""
+        """The sink for the events of a run."""
         return RowSink(self, self._row(name))
 
     def begin(self, text: str) -> None:
-        """The elastic run begins: its moments are timed from here."""
-        self._began = time.time()
-        self.tell(Moment(self._began, text, ""))
+        """The elastic run begins: its moments are timed from now."""
+        self._began_at = time.time()
+        self.add(Moment(self._began_at, text, ""))
 
-    def tell(self, moment: Moment) -> None:
-        """Say what befell the elastic run."""
+    def add(self, moment: Moment) -> None:
+        """Show a moment of the elastic run."""
         self._moments.append(moment)
         if self._live is None:
             self._console.print(self._line(moment))
         else:
-            self._live.update(self._shown(), refresh=True)
+            self._live.update(self._display(), refresh=True)
 
     def finish(self, name: str, result: Result) -> None:
-        """Put a run's result in its row."""
+        """Show a run's result in its row."""
         self._row(name).result = result
         if self._live is None:
             self._console.print(f"{name}: {result.accuracy:.1%} after {result.steps:,} steps")
 
     def refresh(self) -> None:
-        """Draw anew, if the last time was long enough ago to be seen."""
+        """Draw again, unless the last time was just now."""
         now = time.monotonic()
-        if self._live is not None and now - self._shown_s >= _FRAME_S:
-            self._shown_s = now
-            self._live.update(self._shown(), refresh=True)
+        if self._live is not None and now - self._drawn_at >= _FRAME_S:
+            self._drawn_at = now
+            self._live.update(self._display(), refresh=True)
 
     def _row(self, name: str) -> _Row:
         return next(row for row in self._rows if row.name == name)
 
-    def _shown(self) -> RenderableType:
+    def _display(self) -> RenderableType:
         return Group(self._table(), *(self._line(moment) for moment in self._moments))
 
     def _line(self, moment: Moment) -> Text:
-        since = moment.time - (self._began or moment.time)
-        return Text.assemble((f"  {since:5.1f} s  ", "cyan"), moment.text)
+        seconds = moment.time - (self._began_at or moment.time)
+        return Text.assemble((f"  {seconds:5.1f} s  ", "cyan"), moment.text)
 
     def _table(self) -> Table:
         table = Table(box=box.SIMPLE_HEAD, header_style="bold cyan", pad_edge=False)
@@ -102,7 +102,7 @@ class Scoreboard:
 
 
 class RowSink:
-    """Takes one run's events to its row."""
+    """Shows one run's events in its row."""
 
     def __init__(self, board: Scoreboard, row: _Row) -> None:
         self._board, self._row = board, row

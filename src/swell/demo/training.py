@@ -1,4 +1,4 @@
-"""The demo's training run, written as any user would write it."""
+"""The demo's training run, written like any user's script."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from swell.checkpoint.cadence import Cadence
 from swell.core.protocols import Policy, Sink
 from swell.demo.digits import load_digits
 
-BASE_BATCH = 8  # what the learning rate was tuned for
+BASE_BATCH = 8  # the learning rate was tuned for it
 LARGE_BATCH = 128
 LEARNING_RATE = 0.1
-PASSES = 10
-SWELL_PASSES = 16  # larger batches need more samples for as much progress, and far fewer steps
+EPOCHS = 10
+SWELL_EPOCHS = 16  # larger batches need more samples for the same progress, but far fewer steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """How a run chooses its batch, what its learning rate follows, and how long it goes on."""
+    """One way to train: batch size, learning-rate rule, micro-batch and number of epochs."""
 
     folder: str
     batch: int | Policy
     rule: str
-    micro: int  # samples that go through the network at once
-    passes: int
+    micro: int  # samples per forward pass
+    epochs: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What came of a run."""
+    """The result of a run."""
 
     accuracy: float
     steps: int
@@ -44,13 +44,13 @@ class Result:
 
 
 def ways() -> dict[str, Way]:
-    """The three ways to choose a batch, by the names the table gives them."""
+    """The three ways to choose a batch, by their names in the table."""
     growing = swell.Hysteresis(swell.NoiseScale(BASE_BATCH, max=LARGE_BATCH), change=0.25)
-    half = BASE_BATCH // 2  # noise is seen in how the parts of a step differ, so every step shall have two or more
+    half = BASE_BATCH // 2  # noise is measured between the parts of a step, so every step needs at least two
     return {
-        "small batch": Way(folder="small", batch=BASE_BATCH, rule="constant", micro=BASE_BATCH, passes=PASSES),
-        "large batch": Way(folder="large", batch=LARGE_BATCH, rule="constant", micro=LARGE_BATCH, passes=PASSES),
-        "swell": Way(folder="swell", batch=growing, rule="adascale", micro=half, passes=SWELL_PASSES),
+        "small batch": Way(folder="small", batch=BASE_BATCH, rule="constant", micro=BASE_BATCH, epochs=EPOCHS),
+        "large batch": Way(folder="large", batch=LARGE_BATCH, rule="constant", micro=LARGE_BATCH, epochs=EPOCHS),
+        "swell": Way(folder="swell", batch=growing, rule="adascale", micro=half, epochs=SWELL_EPOCHS),
     }
 
 
@@ -74,27 +74,27 @@ def train(
     way: Way,
     *,
     seed: int,
-    passes: int | None = None,
+    epochs: int | None = None,
     sinks: Sequence[Sink] = (),
-    look: Callable[[swell.Job, Tensor], None] = lambda job, rows: None,
+    record: Callable[[swell.Job, Tensor], None] = lambda job, rows: None,
 ) -> Result:
-    """Train one network and judge it; the same on one process and on a changing number of them.
+    """Train one network and test it; the same on one process and on a changing number of them.
 
-    ``look`` is shown the rows of the data set before they are used, micro-batch by micro-batch.
+    ``record`` is called for each micro-batch before its use, with its rows of the data set.
     """
     torch.manual_seed(seed)
     train_set, test_set = load_digits()
-    numbered = TensorDataset(*train_set.tensors, torch.arange(len(train_set)))
-    # Every step is measured (statistics=1): this run is short, and its noise changes quickly.
+    indexed_set = TensorDataset(*train_set.tensors, torch.arange(len(train_set)))
+    # Every step is measured (statistics=1), because this run is short and its noise changes quickly.
     settings = {"batch": way.batch, "rule": way.rule, "micro": way.micro, "statistics": 1, "seed": seed}
     with swell.Job(run_dir, **settings, device="cpu", progress=False, sinks=sinks, save=Cadence(every_s=5.0)) as job:
         model = network()
         optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
         model, optimizer = job.wrap(model, optimizer)
-        loader = job.loader(numbered, shuffle=True)
-        for _ in job.epochs(way.passes if passes is None else passes):
+        loader = job.loader(indexed_set, shuffle=True)
+        for _ in job.epochs(way.epochs if epochs is None else epochs):
             for images, labels, rows in loader:
-                look(job, rows)
+                record(job, rows)
                 loss = F.cross_entropy(model(images), labels)
                 job.backward(loss)
                 job.step()
