@@ -16,6 +16,7 @@ from swell.compat.adaptdl.sums import merge
 from swell.core.protocols import Collective
 from swell.errors import LoopError, WorldError
 from swell.job import Job
+from swell.loop.step import Phase
 from swell.runtime.collective import Alone
 from swell.runtime.notices import Notices
 from swell.runtime.world import World
@@ -154,13 +155,19 @@ class Session:
         return self.job.engine.recovery.attempt(self._sync_all)
 
     def _before_step(self) -> None:
-        """Bring sums together before a step begins, so that a worker that is lost in it takes none of them along.
+        """Count what the last step added if it was committed, and bring sums together in an elastic world.
 
-        Not in a world that was formed since the last step: some of its members are new, or were behind. Where a worker
-        is lost right here, the others keep what they have and bring it together before the next step.
+        A worker that is lost in the next step then takes none of them along. Not in a world that was formed since the
+        last step: some of its members are new, or were behind. Where a worker is lost right here, the others keep what
+        they have and bring it together before the next step.
         """
-        if self.job is not None and self.elastic and self.accumulators and self._formed == self.generation:
-            self.job.engine.recovery.attempt(self.merge_sums)
+        assert self.job is not None
+        engine = self.job.engine
+        step = engine.steps.current  # None before the first step of a pass
+        for accumulator in self.accumulators:
+            accumulator.settle(keep=step is None or step.phase is Phase.COMMITTED)
+        if self.elastic and self.accumulators and self._formed == self.generation:
+            engine.recovery.attempt(self.merge_sums)
 
     def _step_chosen(self) -> None:
         self._formed = self.generation
@@ -212,9 +219,10 @@ class Session:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from another replica's state, or from a checkpoint; one that was read already changes nothing."""
-        if state["place"] == self._loaded or state["place"][0] == 0:
+        joined = self.job is not None and self.job.engine.recovery.joined
+        if not joined and (state["place"] == self._loaded or state["place"][0] == 0):
             return
-        if state["merges"] > self._merges:  # the other replica's sums hold what was added here
+        if joined and state["merges"] > self._merges:  # the other replica has finished a merge with this one
             for accumulator in self.accumulators:
                 accumulator.forget()
         self._restore_place(state)

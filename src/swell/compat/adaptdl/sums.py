@@ -10,9 +10,10 @@ from swell.core.protocols import Collective
 
 
 def merge(accumulators: Sequence[Sums], collective: Collective) -> None:
-    """Sum over replicas what was added to any of them, in one exchange: it is counted on all replicas, or on none."""
-    for accumulator in accumulators:
-        accumulator.settle(keep=True)
+    """Sum over the replicas what was added to any of them, in one exchange.
+
+    If a replica is lost in it, this replica changes nothing: additions that were not settled can still be dropped.
+    """
     own = {accumulator.name: accumulator.unmerged() for accumulator in accumulators}
     for values in gather_values(collective, own):
         for accumulator in accumulators:

@@ -90,7 +90,9 @@ class Accumulator(MutableMapping):
 
     def unmerged(self) -> Sums:
         """What was added on this replica and is not summed over replicas yet."""
-        return self._certain
+        values = dict(self._certain)
+        _add(values, self._uncertain)
+        return values
 
     def merge(self, values: Sums) -> None:
         """Add a replica's values to the sums over all replicas."""
@@ -98,7 +100,7 @@ class Accumulator(MutableMapping):
 
     def forget(self) -> None:
         """Drop what was added on this replica, because the sums over all replicas hold it."""
-        self._certain = {}
+        self._certain, self._uncertain = {}, {}
 
     def _capture(self) -> Any:
         return {"results": dict(self._results), "given": [dict(sums) for sums in self._given]}

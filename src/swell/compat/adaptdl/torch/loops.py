@@ -95,14 +95,11 @@ def training_loop(helper: Loader, tally: Tally) -> Iterator[Any]:
 
 def _watched(session: Session, job: Job, tally: Tally) -> Iterator[Any]:
     """The job's batches; notes after each whether what the user's loop should have done with it was done."""
-    step, samples, redone = None, job.samples, 0
+    samples, redone = job.samples, 0
     for batch in _by_the_job(session, job):
         now = job.engine.steps.current
-        if now is not step:
-            for accumulator in session.accumulators:
-                accumulator.settle(keep=step is None or job.samples > samples)
-            redone = 0 if job.samples > samples else redone
-            step, samples = now, job.samples
+        if job.samples > samples:
+            samples, redone = job.samples, 0
         for model in session.models:
             model.clipping.begin()
         tally.came += 1
@@ -116,8 +113,6 @@ def _watched(session: Session, job: Job, tally: Tally) -> Iterator[Any]:
                     "made when its last batch is there. To evaluate, use torch.no_grad() or model.eval()."
                 )
             job.redo()  # the gradient scaler found an overflow and skipped the step: its samples come again
-    for accumulator in session.accumulators:
-        accumulator.settle(keep=job.samples > samples or step is None)
 
 
 def _by_the_job(session: Session, job: Job) -> Iterator[Any]:
