@@ -53,14 +53,14 @@ def test_reading_elsewhere_is_an_error_that_says_where_to_read(read: Any) -> Non
 
 def test_assigning_elsewhere_is_an_error_that_says_how_to_add() -> None:
     stats = adaptdl.torch.Accumulator()
-    with pytest.raises(TypeError, match=r"\+= value"):
+    with pytest.raises(TypeError, match=r"stats\['a'\]"):
         stats["a"] = 1
     assert "synchronized" in repr(stats) and "synchronized" in repr(stats["a"])
 
 
 def test_one_made_inside_a_loop_is_refused() -> None:
     _, optimizer, wrapped = open_run()
-    with pytest.raises(LoopError, match="before the loop"):
+    with pytest.raises(LoopError, match="Accumulator"):
         for x, y, _ in loader():
             adaptdl.torch.Accumulator()
             mean_loss(wrapped, x, y).backward()
@@ -88,13 +88,13 @@ def lose_a_replica(*_: Any) -> Any:
 def test_a_merge_that_fails_counts_nothing_and_loses_nothing(monkeypatch: pytest.MonkeyPatch, repeated: bool) -> None:
     stats, session = adaptdl.torch.Accumulator(), current_session()
     stats["a"] += 1
-    stats.settle(keep=True)
+    session.sums.settle(keep=True)
     stats["a"] += 2  # in a batch that is repeated, or not
     with monkeypatch.context() as patch, pytest.raises(WorldError):
         patch.setattr("swell.compat.adaptdl.sums.gather_values", lose_a_replica)
         session.merge_sums()
     if repeated:
-        stats.settle(keep=False)
+        session.sums.settle(keep=False)
     with stats.synchronized():
         assert stats["a"] == (1 if repeated else 3)
 
