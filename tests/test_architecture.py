@@ -21,10 +21,12 @@ PYTHON_FILES = [
     for path in sorted((ROOT / folder).rglob("*.py"))
 ]
 
-PURE = ("core", "rules", "policies", "simulator", "errors.py")
+PURE = ("core", "rules", "policies", "supervisor", "errors.py")
 PURE_MAY_IMPORT = {"numpy", "scipy", "swell", *sys.stdlib_module_names}
 MAY_IMPORT_TORCH_DISTRIBUTED = {
     "checkpoint/sharded.py",
+    "compat/fairscale/adascale.py",
+    "compat/fairscale/join.py",
     "gradients/sharded.py",
     "integrations/keras/torch_world.py",
     "runtime/*",

@@ -122,7 +122,7 @@ def by_job(name: str, probe: str, data: tuple[Tensor, Tensor], weights: dict[str
 
         fully_shard(model, mesh=init_device_mesh("cpu", (job.replicas,)))
     job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0))
-    job.engine.state.learners[0].noise.plain.share = math.inf  # the weights stand still, so no figure is older than another
+    job.engine.state.learners[0].noise.plain.share = math.inf  # the weights do not move: old figures are as good
     loader = job.loader(TensorDataset(*data), shuffle=True, drop_last=True)
     for _ in job.epochs(1):
         for each in loader:

@@ -63,8 +63,8 @@ def test_a_step_done_again_for_memory_is_told_with_the_new_limit(
     again = StepSkipped(time=0.0, step=7, reason=reason, samples=128, redone=True, max_micro=32)
     overflow = StepSkipped(time=0.0, step=8, reason="the gradient scaler found an overflow", samples=128, redone=True)
     assert main(["explain", written(tmp_path / "run", again, overflow)]) == 0
-    told = f"Step 7: {reason}; the step is done again, in micro-batches of at most 32 samples.\n"
-    assert capsys.readouterr().out == told
+    expected = f"Step 7: {reason}; the step is repeated in micro-batches of at most 32 samples.\n"
+    assert capsys.readouterr().out == expected
 
 
 def test_the_log_itself_may_be_named_and_the_last_changes_alone(
@@ -74,7 +74,7 @@ def test_the_log_itself_may_be_named_and_the_last_changes_alone(
     assert main(["explain", f"{folder}/events.jsonl", "--last", "1"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("Step 100") == 1 and "shrank from 64 to 32" in shown
-    assert "the log is of another version of swell" in shown
+    assert "another version of swell" in shown
 
 
 def test_a_policy_of_the_users_own_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +117,7 @@ def test_a_policy_that_follows_the_noise_is_told_with_what_was_known_of_it(
 def test_a_file_that_is_no_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "train.py").write_text("import swell\n")
     assert main(["explain", str(tmp_path / "train.py")]) == 2
-    assert "holds no events" in capsys.readouterr().err
+    assert "has no events" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("extra", [["nowhere"], ["."], [".", "--last", "0"]])

@@ -43,4 +43,4 @@ def test_a_script_without_a_job_is_told_so(tmp_path: Path, capsys: pytest.Captur
     path = tmp_path / "other.py"
     path.write_text("print('nothing to see')")
     assert main(["noise", str(path)]) != 0
-    assert "check that it trains with swell.Job" in capsys.readouterr().err
+    assert "trains with swell.Job" in capsys.readouterr().err

@@ -203,6 +203,35 @@ def test_a_foreign_state_is_refused_and_changes_nothing(state: object) -> None:
     assert average.state_dict() == before
 
 
+changes = st.one_of(
+    st.tuples(st.just("update"), st.floats(-10, 100) | st.just(math.nan), st.floats(0, 1000), st.integers(1, 500)),
+    st.tuples(st.just("window"), st.floats(0.5, 100)),
+    st.tuples(st.just("share"), st.floats(0.1, 10)),
+    st.tuples(st.just("load"), st.integers(0, 5)),
+    st.tuples(st.just("reset")),
+)
+
+
+@given(history=st.lists(changes, max_size=20))
+def test_an_estimate_that_was_kept_equals_one_that_is_computed_again(history: list[tuple]) -> None:
+    average = MomentAverage(base_batch=BASE, window=30.0)
+    saved = [average.state_dict()]
+    for change, *values in history:
+        if change == "update":
+            average.update_moments([Moments(values[0], values[1]), Moments(1.0, 2.0)], batch=values[2])
+            saved.append(average.state_dict())
+        elif change == "load":
+            average.load_state_dict(saved[values[0] % len(saved)])
+        elif change == "reset":
+            average.reset()
+        else:
+            setattr(average, change, values[0])
+        fresh = MomentAverage(base_batch=BASE)
+        fresh.load_state_dict(average.state_dict())
+        assert average.estimate() == fresh.estimate()
+        assert average.estimate() is average.estimate(), "it is computed once"
+
+
 def test_reset_forgets_all_but_the_dropped() -> None:
     average = averaged([(1.0, 5.0, 16, 0), (math.nan, 5.0, 16, 0)])
     average.reset()

@@ -1,48 +1,55 @@
-"""Guarantees 2, 3 and 4 over random histories without processes: the job's own arithmetic, any world, any crash.
+"""Guarantees 2, 3 and 4 over random histories: the job's own parts, any sequence of worlds, any crash.
 
-Replicas here keep what real ones keep (ledger, pace, how far they have come) and do what ``swell.job`` does: agree on a
-step, lay it out, commit it, catch up with whoever came furthest, save and resume. What fails is chosen at random: any
-replicas, before a step, in the middle of its exchange (so that some have it and others not), or all of them at once.
+Replicas are threads that take turns (``stage.py``); the planner, the steps, the committer, the recovery, the boundary
+and the loader are the job's. Only the arithmetic of tensors and the disk are replaced. A history is a list of events,
+so that hypothesis shrinks one that fails to the few events that matter.
 """
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
+import pytest
+import torch
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from swell.checkpoint.transfer import share_state
+from swell.core.events import Event
 from swell.core.ledger import Ledger
 from swell.core.order import Shuffled
 from swell.core.protocols import Policy, Rule
 from swell.core.types import ScaleState
+from swell.errors import LoopError
+from swell.job.boundary import Boundary, Hooks
+from swell.job.committer import Committer
+from swell.job.epochs import Epochs
+from swell.job.horizon import Horizon
+from swell.job.loader import TrainingLoader
+from swell.job.memory import Memory
+from swell.job.peers import Peers
+from swell.job.planner import Planner
+from swell.job.recovery import Recovery
+from swell.job.reporter import Reporter
+from swell.job.rollback import Rollback
+from swell.job.run_state import RunState
+from swell.job.steps import Steps
+from swell.job.training_data import TrainingData
+from swell.job.update import Outcome, Updater
+from swell.job.vote import Signals, agreed_signals
 from swell.loop.pace import Pace
 from swell.policies import Clamp, Fixed, Ramp, Schedule, Trace
 from swell.rules import as_rule
+from swell.runtime.faults import Faults
+from swell.supervisor.notice import Notice
+from swell.telemetry import Fanout
+from tests.guarantees.stage import Actor, Disk, Generation, Stage, StageWorld
 
 EPOCHS = 2
-
-
-@dataclass
-class Replica:
-    """What one replica holds; ``path`` is what it knows of the run: for each step its samples, batch and factors."""
-
-    ledger: Ledger
-    pace: Pace
-    path: list[tuple[Any, ...]] = field(default_factory=list)
-
-    def state(self) -> dict[str, Any]:
-        held = {"ledger": self.ledger.state_dict(), "pace": self.pace.state_dict(), "path": self.path}
-        return copy.deepcopy(held)
-
-    def load(self, state: dict[str, Any]) -> None:
-        self.ledger.load_state_dict(state["ledger"])
-        self.pace.load_state_dict(copy.deepcopy(state["pace"]))
-        self.path = list(state["path"])
-        self.pace.enter_world()
+RULES = ["constant", "linear", "root", "adam-sde", "legw"]
 
 
 @dataclass(frozen=True)
@@ -54,126 +61,369 @@ class Run:
     policy: Policy
     rule: Rule
     micro: int
-
-    def replica(self) -> Replica:
-        pace = Pace(self.policy, micro=self.micro, constant_micro=False, capacity=None)
-        return Replica(Ledger(self.samples, seed=self.seed), pace)
-
-    def step(self, replica: Replica, replicas: int) -> tuple[Any, int] | None:
-        """The plan of the next step, as this replica makes it by itself; None at the end of the run."""
-        ledger = replica.ledger
-        if ledger.remaining == 0:
-            ledger.next_epoch()
-        if ledger.epoch >= EPOCHS:
-            return None
-        place = {"samples": ledger.samples, "epoch": ledger.epoch, "epoch_samples": ledger.cursor}
-        lengths = {"epoch_size": self.samples, "total_samples": EPOCHS * self.samples}
-        seen = replica.pace.observe(replicas=replicas, nodes=1, noise=None, **place, **lengths)
-        batch = min(replica.pace.choose(seen), self.samples)
-        span = ledger.next_span(batch)
-        assert span is not None
-        return replica.pace.lay_out(batch, span[1] - span[0], replicas=replicas, split=False), batch
-
-    def commit(self, replica: Replica, plan: Any, batch: int) -> None:
-        """What a replica does when the exchange has come through."""
-        ledger, pace = replica.ledger, replica.pace
-        start, before = ledger.cursor, ledger.samples
-        place = {"progress": pace.progress, "samples": before}
-        scale = ScaleState(scale=plan.global_batch / pace.base, base_batch=pace.base, **place)
-        factors, gain = self.rule.factors(scale), self.rule.gain(scale)
-        replica.path.append((ledger.epoch, start, start + plan.global_batch, batch, factors, gain, pace.progress))
-        ledger.commit(start + plan.global_batch)
-        pace.committed(plan, batch=batch, samples=before, gain=gain, nodes=1)
+    learners: int
 
 
-def straight(run: Run) -> list[tuple[Any, ...]]:
+@dataclass(frozen=True)
+class Lose:
+    """Some replicas are lost in an exchange; others may have received all of it."""
+
+    steps: int  # committed since the event before
+    exchange: int  # of those after that
+    victims: int  # one bit a rank
+    receivers: int
+    newcomers: int
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Another number of replicas is asked for."""
+
+    steps: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Save:
+    """A checkpoint is due."""
+
+    steps: int
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The run is asked to stop, and started again on another number of replicas."""
+
+    steps: int
+    size: int
+
+
+class Gradients:
+    """Stands for the sum of a step's gradients: knows only whether there is one."""
+
+    empty = False
+
+    def weigh(self, multiplier: float) -> None:
+        """Nothing to weigh."""
+
+    def take(self, **what: Any) -> None:
+        """Nothing to add."""
+
+
+class PathLearner:
+    """Learns nothing but its path: for each update its samples, its batch and its factors."""
+
+    schedule, model = None, torch.nn.Module()
+    sharded = wants_preconditioned = False
+    description = "a path"
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule, self.gradients = rule, Gradients()
+        self.optimizer = SimpleNamespace(param_groups=[{"lr": 1.0}])
+        self.noise = SimpleNamespace(window=1000.0, estimate=lambda: None, drain=lambda: None)
+        self.path: list[list[Any]] = []
+        self.last_clip = None
+
+    def codes(self) -> str:
+        return ""
+
+    def follow_groups(self) -> None:
+        """It has no groups."""
+
+    def clear(self) -> None:
+        """It has no gradients."""
+
+    def clip_of_others(self, clip: float) -> None:
+        """It clips nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"path": [list(update) for update in self.path]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.path = [list(update) for update in state["path"]]
+
+
+class PathUpdater(Updater):
+    """Votes as ever, exchanges one number instead of gradients, and writes the update into the learner's path."""
+
+    def run(self, collective: Any, step: Any, learner: Any, votes: Any, position: Any, **options: Any) -> Outcome:
+        samples = torch.tensor([float(sum(micro.size for micro in step.mine))])
+        collective.sum_tensors([samples])
+        assert int(samples) == step.plan.global_batch, "the shares of all replicas are the step"
+        batch = ScaleState(
+            scale=position.scale,
+            base_batch=round(step.plan.global_batch / position.scale),
+            progress=position.progress,
+            samples=position.samples,
+        )
+        factors, gain = self.rule.factors(batch), self.rule.gain(batch)
+        learner.path.append([step.epoch, step.start, step.stop, factors.lr, gain, position.progress])
+        return Outcome(stepped=True, factors=(factors,), gain=gain, signals=agreed_signals(votes))
+
+    rule: Rule
+
+
+class DiskSaving:
+    """Saves to a disk that is a variable; the first replica writes, all take part."""
+
+    def __init__(self, state: RunState, peers: Peers, disk: Disk) -> None:
+        self._state, self._peers, self._disk = state, peers, disk
+
+    def poll(self) -> None:
+        """Nothing is written in the background."""
+
+    def save(self, *, wait: bool = False, body_done: bool = False, name: str | None = None) -> None:
+        state = self._state.capture()
+        state["ending"]["done"] = body_done
+        self._peers.collective.gather_text("random numbers")
+        if self._peers.is_first:
+            self._disk.write(state)
+        if wait:
+            self._peers.collective.barrier()
+
+    def resume(self) -> bool:
+        saved = self._disk.read() if self._peers.is_first else None
+        collective = self._peers.collective
+        if not collective.gather_numbers([float(saved is not None)])[0][0]:
+            return False
+        self._state.restore(share_state(saved, collective=collective, source=0))
+        return True
+
+    def restore_rng(self, rngs: None) -> None:
+        """It draws nothing."""
+
+
+class Positions:
+    """Data whose samples are their positions."""
+
+    def fetch(self, span: Any, upcoming: Callable[[], Any]) -> range:
+        return range(span.start, span.stop)
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
+@dataclass
+class History:
+    """Plays a list of events on a stage, and starts again from the disk when nobody is left."""
+
+    run: Run
+    events: list[Lose | Resize | Save | Stop]
+    size: int
+    most: int
+    stage: Stage = field(init=False)
+    disk: Disk = field(default_factory=Disk)
+    counts: dict[str, int] = field(default_factory=dict)
+    path: list[list[Any]] | None = None
+    _steps: int = 0  # at the event before
+    _exchanges: int = 0  # since the next event is due
+    _save: bool = False
+    _latest: int = 0  # the most steps that a replica has committed
+
+    def play(self) -> list[list[Any]]:
+        for _ in range(len(self.events) + 1):  # each start again takes an event
+            self.stage = Stage()
+            self.stage.exchanged = self._exchanged
+            self.stage.announce(self.stage.enter(self.size, self._replica))
+            self.stage.play()
+            if self.path is not None:
+                return self.path
+            self.count("restarted")
+        raise AssertionError("the run did not end")
+
+    def count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    # What happens
+
+    def _committed(self, step: int) -> None:
+        """A replica has committed a step: what is due after so many of them happens."""
+        while self.events and step - self._steps >= self.events[0].steps and not isinstance(self.events[0], Lose):
+            due = self.events.pop(0)
+            self._steps = step
+            self.count(type(due).__name__.lower())
+            if isinstance(due, Save):
+                self._save = True
+            elif isinstance(due, Stop):
+                self.stage.notice, self.size = Notice(source="a test", time=0.0), due.size
+            elif isinstance(due, Resize):
+                self._resize(due.size)
+        self._latest = max(step, self._latest)
+
+    def _exchanged(self, generation: Generation, number: int) -> None:
+        """All messages of an exchange are there: this is where replicas may be lost."""
+        self._welcome(generation)
+        due = self.events[0] if self.events else None
+        if not isinstance(due, Lose) or self._latest - self._steps < due.steps:
+            return
+        self._exchanges += 1
+        if self._exchanges <= due.exchange:
+            return
+        self.events.pop(0)
+        self._steps, self._exchanges = self._latest, 0
+        ranks = range(len(generation.roster))
+        victims = {generation.roster[rank] for rank in ranks if due.victims >> rank & 1}
+        receivers = {rank for rank in ranks if due.receivers >> rank & 1}
+        if not victims:
+            return
+        self.count("lost")
+        survivors = [rank for rank in ranks if generation.roster[rank] not in victims]
+        if 0 < len(receivers.intersection(survivors)) < len(survivors):
+            self.count("torn")
+        self.stage.lose(generation, number, victims=victims, receivers=receivers)
+        alive = self.stage.alive
+        self.stage.enter(min(due.newcomers, self.most - len(alive)) if alive else 0, self._replica)
+        # What follows a loss has survivors only: they may be in the middle of something that newcomers know nothing of.
+        roster = [member for member in generation.roster if member in alive]
+        if roster or alive:
+            self.stage.announce(roster or alive)
+
+    def _resize(self, size: int) -> None:
+        """Announce the oldest replicas, and new ones where there are too few; others are sent away."""
+        alive = self.stage.alive
+        alive += self.stage.enter(max(0, size - len(alive)), self._replica)
+        self.stage.dismissed.update(alive[size:])
+        self.stage.announce(alive[:size])
+
+    def _welcome(self, generation: Generation) -> None:
+        """Newcomers join once the survivors of a loss have formed a world."""
+        alive = [number for number in self.stage.alive if number not in self.stage.dismissed]
+        if generation is self.stage.generations[-1] and not generation.broken and set(alive) != set(generation.roster):
+            self.stage.announce(alive)
+
+    def _take_save(self) -> bool:
+        save, self._save = self._save, False
+        return save
+
+    # A replica, of the job's own parts
+
+    def _replica(self, actor: Actor) -> None:
+        run = self.run
+        peers = Peers(StageWorld(self.stage, actor), notices=None, faults=Faults())  # type: ignore[arg-type]
+        pace = Pace(run.policy, micro=run.micro, constant_micro=False, capacity=None)
+        state = RunState(pace, seed=run.seed, run_dir=None, settings="the same")
+        state.learners = [PathLearner(run.rule) for _ in range(run.learners)]  # type: ignore[misc]
+        state.training_data = TrainingData(Positions(), Ledger(run.samples, seed=run.seed), drop_last=False)
+        saving: Any = DiskSaving(state, peers, self.disk)
+        reporter = Reporter(peers, lambda: Fanout([]))
+        emit: Callable[[Event], None] = reporter.emit
+        horizon, hooks = Horizon(), Hooks()
+        planner = Planner(state, peers, horizon, None)
+        recovery = Recovery(state, peers, saving, reporter)
+        committer = Committer(
+            state,
+            peers,
+            horizon,
+            Rollback(),
+            emit=emit,
+            nonfinite="raise",
+            trains=lambda step: True,
+            after_commit=self._committed,
+        )
+        updater = PathUpdater(state.metrics, peers.device, nonfinite="raise", exact=False)
+        updater.rule = run.rule
+        steps = Steps(
+            state,
+            peers,
+            updater,
+            committer,
+            memory=Memory(peers.device, foresee=False),
+            signals=lambda samples: Signals(peers.notice() is not None, peers.pending(), self._take_save()),
+            lost=recovery.lost,
+            trains=lambda step: True,
+        )
+
+        def stop() -> NoReturn:
+            raise SystemExit
+
+        boundary = Boundary(state, peers, recovery, saving, hooks=hooks, emit=emit, after_step=lambda: None, stop=stop)
+        loader = TrainingLoader(
+            state, planner, steps, boundary, recovery, hooks=hooks, emit=emit, require_ready=lambda: None
+        )
+
+        def finish() -> None:
+            recovery.together(lambda: boundary.save(body_done=True))
+            self.path = state.learners[0].path  # type: ignore[attr-defined]
+
+        epochs = Epochs(state, peers, horizon, planner, committer, recovery, emit=emit, finish=finish)
+        for _ in epochs.count(EPOCHS):
+            for _ in loader:
+                try:
+                    steps.weigh(state.learners)
+                    steps.step(None, (), state.learners, None)
+                except LoopError:  # the step ended with the first optimizer: a replica was lost in it
+                    assert steps.current is not None and steps.current.ended
+
+
+def straight(run: Run) -> list[list[Any]]:
     """The path of one replica to which nothing happens."""
-    replica = run.replica()
-    while (step := run.step(replica, 1)) is not None:
-        run.commit(replica, *step)
-    return replica.path
+    return History(run, [], size=1, most=1).play()
 
 
-def disturbed(run: Run, random: Random, most: int) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
-    """The path of a run whose world changes at random, and how often what happened."""
-    world = [run.replica() for _ in range(random.randint(1, most))]
-    saved = world[0].state()
-    happened: dict[str, int] = dict.fromkeys(("resized", "lost", "all lost", "stopped", "torn"), 0)
-    while True:
-        plans = [run.step(replica, len(world)) for replica in world]
-        if plans[0] is None:
-            assert all(plan is None for plan in plans)
-            return world[0].path, happened
-        plan, batch = plans[0]
-        assert all(other == plans[0] for other in plans), "every replica comes to the same plan by itself"
-        taken = [i for share in plan.shares for m in share for i in range(m.offset, m.offset + m.size)]
-        assert sorted(taken) == list(range(plan.global_batch)), "the shares are the step, each sample once"
-        fate = random.random()
-        if fate < 0.70:
-            for replica in world:
-                run.commit(replica, plan, batch)
-        elif fate < 0.95:  # some are lost in the step; of the others, and of the lost, any may have committed it
-            for replica in world:
-                if random.random() < 0.5:
-                    run.commit(replica, plan, batch)
-            survivors = [replica for replica in world if random.random() < 0.6]
-            happened["lost" if survivors else "all lost"] += 1
-            happened["torn"] += len({len(replica.path) for replica in survivors}) > 1
-            world = survivors
-        else:  # stopped on notice: all save after the same step
-            for replica in world:
-                run.commit(replica, plan, batch)
-            saved, world = world[0].state(), []
-            happened["stopped"] += 1
-        if not world:  # from the newest checkpoint, on however many there are
-            world = [run.replica() for _ in range(random.randint(1, most))]
-            for replica in world:
-                replica.load(saved)
-        furthest = max(world, key=lambda replica: len(replica.path))
-        if random.random() < 0.2:
-            wanted = random.randint(1, most)
-            happened["resized"] += wanted != len(world)
-            world = [*world[:wanted], *(run.replica() for _ in range(wanted - len(world)))]
-            world[0] = world[0] if furthest in world else furthest
-        for replica in world:
-            if len(replica.path) < len(furthest.path):
-                replica.load(furthest.state())
-        if random.random() < 0.15:
-            saved = world[0].state()
-
-
-def make_policy(random: Random, base: int) -> Policy:
-    """A policy that goes from the base batch up to 64 times as much; none of them looks at the world."""
-    sizes = [base * random.randint(1, 64) for _ in range(5)]
-    return random.choice(
-        [
-            Fixed(sizes[0], base=base),
-            Ramp(base, max(base + 1, sizes[0]), over=random.uniform(0.3, 2), unit="epochs"),
-            Schedule([(0, base), (0.4, sizes[0]), (1.1, sizes[1])], unit="epochs", base=base),
-            Clamp(Trace(sizes * 500, base=base), low=base, high=64 * base),
-        ]
+@st.composite
+def runs(draw: st.DrawFn, most: int) -> Run:
+    """A run whose policy goes from the base batch up to 6 times as much; none of them looks at the world."""
+    base = draw(st.integers(1, 6).map(lambda size: max(size, most)))
+    sizes = [base * draw(st.integers(1, 6)) for _ in range(3)]
+    policy = draw(
+        st.sampled_from(
+            [
+                Fixed(sizes[0], base=base),
+                Ramp(base, max(base + 1, sizes[0]), over=draw(st.floats(0.3, 2)), unit="epochs"),
+                Schedule([(0, base), (0.4, sizes[0]), (1.1, sizes[1])], unit="epochs", base=base),
+                Clamp(Trace(sizes * 500, base=base), low=base, high=6 * base),
+            ]
+        )
+    )
+    return Run(
+        samples=draw(st.integers(20 * base, 20 * base + 30)),
+        seed=draw(st.integers(0, 99)),
+        policy=policy,
+        rule=as_rule(draw(st.sampled_from(RULES))),
+        micro=draw(st.integers(1, 64)),
+        learners=draw(st.integers(1, 2)),
     )
 
 
-RULES = ["constant", "linear", "root", "adam-sde", "legw"]
+def histories(most: int) -> st.SearchStrategy[list[Any]]:
+    steps, size, bits = st.integers(0, 3), st.integers(1, most), st.integers(0, 2**most - 1)
+    lose = st.builds(
+        Lose,
+        steps=steps,
+        exchange=st.integers(0, 8),
+        victims=st.integers(1, 2**most - 1),
+        receivers=bits,
+        newcomers=st.integers(0, 2),
+    )
+    others = [st.builds(Resize, steps=steps, size=size), st.builds(Save, steps), st.builds(Stop, steps, size)]
+    return st.lists(st.one_of(lose, lose, lose, *others), min_size=1, max_size=8)
 
 
-@settings(max_examples=1000)
-@given(seed=st.integers(0, 2**32))
-def test_after_any_history_every_sample_was_committed_once_in_one_order_with_the_factors_of_a_straight_path(
-    seed: int,
-) -> None:
-    random = Random(seed)
-    base, most = random.randint(1, 6), random.randint(1, 16)
-    samples = random.randint(64 * base, 64 * base + 200)
-    base = max(base, most)  # every world can be fed at the base batch
-    rule = as_rule(random.choice(RULES))
-    run = Run(samples, random.randrange(100), make_policy(random, base), rule, micro=random.randint(1, 64))
-    path, happened = disturbed(run, random, most)
-    for name in happened:
-        event(f"{name}: {happened[name] > 0}")
-    orders = [Shuffled(samples, seed=run.seed, epoch=epoch) for epoch in range(EPOCHS)]
+def check_history(data: st.DataObject) -> None:
+    most = data.draw(st.integers(2, 6), label="most replicas")
+    run = data.draw(runs(most), label="run")
+    events, size = data.draw(histories(most), label="events"), data.draw(st.integers(1, most) | st.just(most))
+    history = History(run, list(events), size=size, most=most)
+    path = history.play()
+    for name in ("lost", "torn", "resize", "save", "stop", "restarted"):
+        event(f"{name}: {history.counts.get(name, 0) > 0}")
+    orders = [Shuffled(run.samples, seed=run.seed, epoch=epoch) for epoch in range(EPOCHS)]
     taken = [index for epoch, start, stop, *_ in path for index in orders[epoch].indices(start, stop).tolist()]
-    whole = [index for order in orders for index in order.indices(0, samples).tolist()]
+    whole = [index for order in orders for index in order.indices(0, run.samples).tolist()]
     assert taken == whole, "none lost, none repeated, one order"
     assert path == straight(run), "batches, factors, gains and progress as if nothing had happened"
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_a_history_ends_where_the_undisturbed_run_ends(data: st.DataObject) -> None:
+    check_history(data)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None)
+@given(data=st.data())
+def test_after_any_history_every_sample_was_committed_once_in_one_order_with_the_factors_of_a_straight_path(
+    data: st.DataObject,
+) -> None:
+    check_history(data)

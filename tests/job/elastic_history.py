@@ -23,11 +23,11 @@ from swell.core.order import Shuffled
 from swell.errors import ConfigError
 from swell.runtime.faults import Fault, Faults
 from swell.supervisor.control import ask
-from swell.supervisor.roster import Patience
+from swell.supervisor.patience import Patience
 from swell.supervisor.worker_trace import WorkerTrace
 from swell.telemetry import read_events
 from tests.job.scenario import Points, make_model, mean_loss
-from tests.runtime.forked import ForkedRun
+from tests.supervisor.forked import ForkedRun
 
 N, EPOCHS, SEED, BASE, VALIDATION = 60, 3, 7, 4, 13
 BATCHES = [(0.0, 4), (1.0, 8), (1.7, 5)]  # by epochs, so that they are the same whatever the world does

@@ -17,7 +17,7 @@ from swell.job.rollback import SMALL, Rollback
 from swell.runtime.faults import Faults, fail_at
 from tests.job.elastic_history import PATIENCE
 from tests.job.scenario import Points, mean_loss
-from tests.runtime.forked import ForkedRun
+from tests.supervisor.forked import ForkedRun
 
 N, BATCH, MICRO, STRUCK = 64, 8, 4, 5
 

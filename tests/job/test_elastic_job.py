@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.runtime.supervised import SupervisedRun
+from tests.supervisor.supervised import SupervisedRun
 
 SCRIPT = Path(__file__).with_name("elastic_script.py")
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from swell.errors import ConfigError
 from swell.supervisor.control import ask
 from tests.job.elastic_history import PATIENCE
 from tests.job.scenario import Points, make_model, mean_loss
-from tests.runtime.forked import ForkedRun
+from tests.supervisor.forked import ForkedRun
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,7 @@ def test_a_world_that_the_batch_cannot_feed_is_refused_and_the_run_begins_with_f
             time.sleep(0.05)
         assert status["allowed"] == [1, 2, 3] and status["target"] == 3, run.terminal()
         assert "is ended: the job's batch (batch=3) can be laid out on 1 to 3 workers only, not 5" in run.terminal()
-        with pytest.raises(
-            ConfigError, match="4 workers were asked for, but the job's batch can be laid out on 1 to 3"
-        ):
+        with pytest.raises(ConfigError, match=r"workers is 4.*1 to 3"):
             ask(run.run_dir, "resize", workers=4)
         ask(run.run_dir, "resize", workers=2)
         ask(run.run_dir, "stop")

@@ -15,7 +15,7 @@ import pytest
 
 from swell.core.events import RunStarted
 from swell.telemetry import read_events
-from swell.telemetry.chaos_report import endurance
+from swell.telemetry.chaos_report import report_chaos
 from tests.job.test_elastic_job import EPOCHS, ROOT, SCRIPT, records, steps, weights
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
@@ -90,7 +90,7 @@ def test_a_node_that_joins_late_and_is_killed_leaves_the_weights_of_the_undistur
     expected = weights(alone)
     assert float((weights(tmp_path) - expected).norm() / expected.norm()) < 1e-6
     events = list(read_events(tmp_path / "saved" / "events.jsonl"))
-    found = endurance(events)
+    found = report_chaos(events)
     assert found.whole and found.samples == 130 * EPOCHS
     starts = [(event.replicas, event.samples) for event in events if isinstance(event, RunStarted)]
     print(f"started on (replicas, samples): {starts}; {found.rewound} steps done again")

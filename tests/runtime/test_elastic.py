@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.supervised import SupervisedRun, pids
+from tests.supervisor.supervised import SupervisedRun, pids
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 

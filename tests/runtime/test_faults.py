@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from swell.errors import ConfigError
+from swell.runtime.environment import Environment, read_environment
 from swell.runtime.faults import (
     KINDS,
     POINTS,
@@ -35,12 +36,12 @@ def test_a_fault_can_be_written_in_one_word(point: str, kind: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "'' is no fault, expected RANK:STEP:POINT"),
-        ("1:reduce", "is no fault"),
-        ("1:2:reduce:kill:twice", "is no fault"),
-        ("-1:2:reduce", "is no fault"),
-        ("1:2:lunch", "'lunch' is no point of a fault, expected one of backward, reduce"),
-        ("1:2:reduce:shout", "'shout' is no kind of a fault, expected one of kill, term"),
+        ("", "RANK:STEP:POINT"),
+        ("1:reduce", "1:reduce"),
+        ("1:2:reduce:kill:twice", "twice"),
+        ("-1:2:reduce", "-1:2:reduce"),
+        ("1:2:lunch", "point.*lunch.*backward, reduce"),
+        ("1:2:reduce:shout", "kind.*shout.*kill, term"),
     ],
 )
 def test_a_fault_that_cannot_be_read_is_refused(text: str, message: str) -> None:
@@ -56,22 +57,24 @@ def test_a_fault_happens_once_to_its_rank_from_its_step_on(tmp_path: Path) -> No
     with pytest.raises(DeliberateError, match="1:5:backward:exception"):
         faults.reach("backward", rank=1, step=7)
     faults.reach("backward", rank=1, step=7)
-    read_faults(faults.variables()).reach("backward", rank=1, step=8)  # another worker that has the rank now
+    read_faults(read_environment(faults.variables())).reach(
+        "backward", rank=1, step=8
+    )  # another worker that has the rank now
     (record,) = faults.happened()
     assert (record["at_step"], record["pid"], record["kind"]) == (7, os.getpid(), "exception")
 
 
 def test_every_worker_is_told_the_same_plan(tmp_path: Path) -> None:
     faults = Faults([fail_at(0, 1, "save", "oom"), fail_at(2, 3, "load", "exit")], tmp_path)
-    told = read_faults(faults.variables())
-    assert told.variables() == faults.variables()
-    assert told.plans("save") and told.plans("load") and not told.plans("join")
+    plan = read_faults(read_environment(faults.variables()))
+    assert plan.variables() == faults.variables()
+    assert plan.plans("save") and plan.plans("load") and not plan.plans("join")
     with pytest.raises(torch.OutOfMemoryError):
-        told.reach("save", rank=0, step=1)
+        plan.reach("save", rank=0, step=1)
 
 
 def test_without_a_plan_nothing_happens() -> None:
-    faults = read_faults({})
+    faults = read_faults(Environment())
     faults.reach("reduce", rank=0, step=0)
     assert not any(faults.plans(point) for point in POINTS)
 
@@ -79,11 +82,11 @@ def test_without_a_plan_nothing_happens() -> None:
 @pytest.mark.parametrize("text", ["{}", "[]", "lunch", '{"faults": [{"rank": 1}], "folder": "."}'])
 def test_a_plan_that_nobody_wrote_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="SWELL_FAULTS"):
-        read_faults({"SWELL_FAULTS": text})
+        read_faults(read_environment({"SWELL_FAULTS": text}))
 
 
 def test_a_plan_needs_a_folder() -> None:
-    with pytest.raises(ConfigError, match="without a folder"):
+    with pytest.raises(ConfigError, match="folder"):
         Faults([fail_at(0, 0, "join")])
 
 

@@ -18,12 +18,12 @@ from tests.workers import run_processes
 
 
 def test_without_a_launcher_a_process_is_alone() -> None:
-    world = open_world("cpu", environ={})
+    world = open_world("cpu", environment=Environment())
     assert isinstance(world.collective, Alone)
     assert (world.device, world.nodes, world.generation, world.elastic) == (torch.device("cpu"), 1, 0, False)
     assert not world.pending()
     assert world.notice() is None
-    with pytest.raises(WorldError, match="cannot be formed anew"):
+    with pytest.raises(WorldError, match="swell run"):
         world.reform()
     world.close()
     world.close()
@@ -79,12 +79,12 @@ def test_a_group_the_script_made_is_used_and_left_to_the_script() -> None:
 
 
 def test_a_rank_without_a_world_size_is_refused() -> None:
-    with pytest.raises(ConfigError, match="RANK is set and WORLD_SIZE is not"):
+    with pytest.raises(ConfigError, match=r"RANK.*WORLD_SIZE"):
         read_environment({"RANK": "0"})
 
 
 def test_a_rank_outside_its_world_is_refused() -> None:
-    with pytest.raises(ConfigError, match="RANK is 4, expected 0 to WORLD_SIZE - 1 = 3"):
+    with pytest.raises(ConfigError, match=r"RANK is 4.*3"):
         read_environment({"RANK": "4", "WORLD_SIZE": "4"})
 
 
@@ -101,13 +101,13 @@ def test_empty_variables_count_as_unset() -> None:
 
 
 def test_a_time_that_cannot_pass_is_refused() -> None:
-    with pytest.raises(ConfigError, match="timeout_s is 0"):
-        open_world("cpu", environ={}, timeout_s=0)
+    with pytest.raises(ConfigError, match="timeout_s"):
+        open_world("cpu", environment=Environment(), timeout_s=0)
 
 
 def test_a_device_that_is_not_there_is_named() -> None:
     if torch.cuda.is_available():
-        assert open_world("cuda", environ={}).device.type == "cuda"
+        assert open_world("cuda", environment=Environment()).device.type == "cuda"
     else:
-        with pytest.raises(ConfigError, match="sees no CUDA device"):
-            open_world("cuda", environ={})
+        with pytest.raises(ConfigError, match="device is 'cuda'"):
+            open_world("cuda", environment=Environment())

@@ -165,7 +165,7 @@ def test_a_file_that_is_no_log_is_refused_with_the_line(tmp_path):
     write(path, "fine")
     with path.open("a") as file:
         file.write('{"event": "dream", "time": 0.0}\n')
-    with pytest.raises(ConfigError, match=rf"{LOG_NAME}, line 2: not an event"):
+    with pytest.raises(ConfigError, match=rf"{LOG_NAME}, line 2"):
         list(read_events(path))
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"nowhere\.jsonl"):
         list(read_events(tmp_path / "nowhere.jsonl"))

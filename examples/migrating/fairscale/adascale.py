@@ -1,7 +1,7 @@
 """FairScale's AdaScale loop: the larger batch's gain sets the learning rate and says when to stop.
 
 Only the import differs from FairScale's. ``python adascale.py`` accumulates 4 gradients in one process; under
-``torchrun --nproc-per-node 2 adascale.py`` replicas accumulate 2 each.
+``torchrun --nproc-per-node 2 adascale.py`` each replica accumulates 2.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def load_mnist(limit=None):
-    """MNIST from the folder SWELL_DATA if it is set, otherwise the digits that come with swell."""
+    """MNIST from the folder SWELL_DATA if that is set, else the digits that come with swell."""
     if "SWELL_DATA" in os.environ:
         file = np.load(Path(os.environ["SWELL_DATA"]) / "images" / "mnist.npz")
         parts = [(torch.from_numpy(file[f"x_{p}"]) / 255, torch.from_numpy(file[f"y_{p}"])) for p in ("train", "test")]
@@ -55,7 +55,7 @@ def main():
 
     small_steps = args.epochs * (len(train_set) // args.batch_size)
     optimizer = AdaScale(SGD(model.parameters(), lr=args.lr, momentum=0.9), num_gradients_to_accumulate=num_gradients)
-    # The schedule of the small batch, in its own steps: it is given the accumulated gain, not the number of steps.
+    # The schedule of the small batch counts in its steps, so it gets the accumulated gain, not the number of steps.
     scheduler = LambdaLR(optimizer, lambda step: 1.0 if step < 0.7 * small_steps else 0.1)
 
     gain_steps, steps, epoch = 0.0, 0, 0

@@ -1,4 +1,4 @@
-"""The README of Run:AI's elastic module for PyTorch. Only the import and the data differ."""
+"""The README of Run:AI's elastic module for PyTorch. Only the import and the data differ from the README's."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def load_mnist(limit=None):
-    """MNIST from the folder SWELL_DATA if it is set, otherwise the digits that come with swell."""
+    """MNIST from the folder SWELL_DATA if that is set, else the digits that come with swell."""
     if "SWELL_DATA" in os.environ:
         file = np.load(Path(os.environ["SWELL_DATA"]) / "images" / "mnist.npz")
         parts = [(torch.from_numpy(file[f"x_{p}"]) / 255, torch.from_numpy(file[f"y_{p}"])) for p in ("train", "test")]
@@ -45,7 +45,7 @@ def main():
     optimizer = runai.ga.torch.optim.Optimizer(optimizer, runai.elastic.steps)
     model = torch.nn.DataParallel(model)
 
-    # DataParallel splits each batch of the loader over the devices, hence loader_batch_size.
+    # DataParallel cuts each batch of the loader into one for every device, hence loader_batch_size.
     loader = DataLoader(train_set, runai.elastic.loader_batch_size, shuffle=True)
     for epoch in range(args.epochs):
         for data, target in loader:
@@ -53,7 +53,7 @@ def main():
             loss = F.cross_entropy(model(data.to(device)), target.to(device))
             loss.backward()
             optimizer.step()
-        optimizer.flush()  # the last micro-batches of the epoch, if they do not make a whole step
+        optimizer.flush()  # step with what is left at the end of the epoch
         with torch.no_grad():
             images, labels = test_set.tensors
             accuracy = (model(images.to(device)).argmax(1) == labels.to(device)).float().mean().item()

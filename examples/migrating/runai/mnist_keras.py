@@ -1,4 +1,4 @@
-"""The README of Run:AI's elastic module for Keras. Only the import and the data differ."""
+"""The README of Run:AI's elastic module for Keras. Only the import and the data differ from the README's."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ import swell.compat.runai as runai
 
 
 def load_mnist(limit=None):
-    """MNIST from the folder SWELL_DATA if it is set, otherwise the digits that come with swell."""
+    """MNIST from the folder SWELL_DATA if that is set, else the digits that come with swell."""
     if "SWELL_DATA" in os.environ:
         file = np.load(Path(os.environ["SWELL_DATA"]) / "images" / "mnist.npz")
         parts = [(file[f"x_{part}"] / 255, file[f"y_{part}"]) for part in ("train", "test")]

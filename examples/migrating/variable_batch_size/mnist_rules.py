@@ -1,4 +1,4 @@
-"""Which rule should the learning rate follow? MNIST under one trace of batch sizes with each rule, side by side."""
+"""Which rule should the learning rate follow? MNIST under one trace of batch sizes, with each rule side by side."""
 
 import argparse
 import os
@@ -25,7 +25,7 @@ RULES = {
 
 
 def load_mnist(limit=None):
-    """MNIST from the folder SWELL_DATA if it is set, otherwise the digits that come with swell."""
+    """MNIST from the folder SWELL_DATA if that is set, else the digits that come with swell."""
     if "SWELL_DATA" in os.environ:
         file = np.load(Path(os.environ["SWELL_DATA"]) / "images" / "mnist.npz")
         parts = [(torch.from_numpy(file[f"x_{p}"]) / 255, torch.from_numpy(file[f"y_{p}"])) for p in ("train", "test")]
@@ -52,7 +52,7 @@ def train(kind, trace, train_set, test_set, args):
     inner = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
     optimizer = kind(inner, sampler, ref_batchsize=args.minibatch)
     images, labels = test_set.tensors
-    samples, records = 0, []
+    samples, history = 0, []
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)
         optimizer.set_epoch(epoch)
@@ -63,10 +63,10 @@ def train(kind, trace, train_set, test_set, args):
             samples += len(data)
             if optimizer.step():
                 with torch.no_grad():
-                    records.append((samples, batch, lr, F.cross_entropy(model(images), labels).item()))
+                    history.append((samples, batch, lr, F.cross_entropy(model(images), labels).item()))
     with torch.no_grad():
         accuracy = (model(images).argmax(1) == labels).float().mean().item()
-    return np.array(records), accuracy
+    return np.array(history), accuracy
 
 
 def main():
@@ -83,11 +83,11 @@ def main():
     trace = sizes(len(train_set), args.epochs, args.minibatch)
     figure, (top, middle, bottom) = plt.subplots(3, 1, figsize=(8, 9), sharex=True)
     for name, kind in RULES.items():
-        records, accuracy = train(kind, trace, train_set, test_set, args)
-        print(f"{name:15} {len(records)} steps, test loss {records[-1, 3]:.3f}, accuracy {accuracy:.1%}")
-        middle.plot(records[:, 0], records[:, 2], label=name)
-        bottom.plot(records[:, 0], records[:, 3], label=f"{name}: {accuracy:.1%}")
-    top.plot(records[:, 0], records[:, 1], color="black")
+        history, accuracy = train(kind, trace, train_set, test_set, args)
+        print(f"{name:15} {len(history)} steps, test loss {history[-1, 3]:.3f}, accuracy {accuracy:.1%}")
+        middle.plot(history[:, 0], history[:, 2], label=name)
+        bottom.plot(history[:, 0], history[:, 3], label=f"{name}: {accuracy:.1%}")
+    top.plot(history[:, 0], history[:, 1], color="black")
     top.set_ylabel("batch size")
     middle.set_ylabel("learning rate")
     bottom.set_ylabel("test loss")

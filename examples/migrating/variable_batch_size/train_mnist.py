@@ -1,4 +1,4 @@
-"""The README of ETH's variable_batch_size, step by step. Only the import, the device and the data differ.
+"""The README of ETH's variable_batch_size, step by step. Only import, device and data differ from the README's.
 
 ``python train_mnist.py`` runs it in one process, ``torchrun --nproc-per-node 3 train_mnist.py`` on three replicas.
 """
@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 
 
 def load_mnist(limit=None):
-    """MNIST from the folder SWELL_DATA if it is set, otherwise the digits that come with swell."""
+    """MNIST from the folder SWELL_DATA if that is set, else the digits that come with swell."""
     if "SWELL_DATA" in os.environ:
         file = np.load(Path(os.environ["SWELL_DATA"]) / "images" / "mnist.npz")
         parts = [(torch.from_numpy(file[f"x_{p}"]) / 255, torch.from_numpy(file[f"y_{p}"])) for p in ("train", "test")]

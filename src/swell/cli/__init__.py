@@ -1,4 +1,4 @@
-"""The ``swell`` command: one file for each word it understands, all of them in one dict."""
+"""The ``swell`` command: one file for each subcommand, all of them in one dict."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMMANDS: dict[str, Command] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0 done, 2 a request that cannot be met, 130 interrupted.
+    """Run one command and return its exit status: 0 done, 2 an invalid request, 130 interrupted.
 
     >>> main(["plan", "--batch", "256", "--max-micro", "64", "--replicas", "2"])
     replicas  accumulation  micro-batch  samples a replica
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         status = args.run(args)
-        sys.stdout.flush()  # here, where a pipe that was closed is still ours to answer
+        sys.stdout.flush()  # now, so that a closed pipe is handled below
         return status
     except SwellError as error:
         print(f"swell {args.command}: {' '.join(str(error).split())}", file=sys.stderr)
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"swell {args.command}: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of a pipe had enough; nothing is wrong
+    except BrokenPipeError:  # the reader of the pipe has stopped reading; that is no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -60,11 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(
         prog="swell",
-        description="Train with whatever workers there are: the batch size swells and ebbs, the learning rate follows.",
+        description="Train with whatever workers you have: the batch size changes, the learning rate follows.",
         epilog="Examples:\n" + "\n".join(f"  $ {command.example}" for command in COMMANDS.values()),
     )
     parser.add_argument(
-        "--version", action="version", version=f"swell {swell.__version__}", help="show the version and leave"
+        "--version", action="version", version=f"swell {swell.__version__}", help="show the version and exit"
     )
     commands = parser.add_subparsers(title="Commands", metavar="COMMAND", dest="command")
     for name, command in COMMANDS.items():

@@ -1,4 +1,4 @@
-"""What each batch would bring: times as measured, and by the law fitted to them where they were not."""
+"""What each batch is worth: step times as measured, or else as predicted by the law fitted to them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from swell.core.throughput import fit
 from swell.core.types import StepSummary
 from swell.errors import ConfigError
 
-_MORE = ("batch", "error")  # what a rehearsal says of a layout beside its summary
-_WIDEST, _OTHERS = 9, 3  # layouts to measure: batches in as few passes as they allow, and others
-Times = Mapping[tuple[int, int], float]  # seconds a step takes, by micro-batch and accumulation
+_EXTRA_KEYS = ("batch", "error")  # keys of a rehearsed layout that are not in its summary
+_WIDEST, _OTHERS = 9, 3  # layouts to measure: batches in as few passes as possible, and others
+Times = Mapping[tuple[int, int], float]  # seconds per step, by micro-batch and accumulation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class BatchRow:
     """One layout."""
 
     batch: int
@@ -27,27 +27,27 @@ class Row:
     accumulation: int
     samples_s: float
     measured: bool
-    error: float | None  # relative, one standard deviation; None where it was measured too seldom to tell
-    efficiency: float | None  # None where nothing is known of the noise
+    error: float | None  # relative, one standard deviation; None if there were too few measurements
+    efficiency: float | None  # None if the noise is not known
     goodput: float | None
 
     @property
     def sure(self) -> bool:
-        """Whether it was measured, and well enough."""
+        """Whether it was measured with a small error."""
         return self.measured and self.error is not None and self.error <= SURE
 
     @property
     def worth(self) -> float:
-        """What is compared: goodput, or samples a second where the noise is not known."""
+        """The figure to compare: goodput, or samples per second if the noise is not known."""
         return self.samples_s if self.goodput is None else self.goodput
 
     @property
     def at_least(self) -> float:
-        """What it is worth less its error; 0 where that is not known."""
+        """The worth minus its error; 0 if the error is not known."""
         return 0.0 if self.error is None else self.worth * max(0.0, 1 - self.error)
 
-    def is_beaten_by(self, other: Row) -> bool:
-        """Whether the other makes a larger step in no more time."""
+    def is_beaten_by(self, other: BatchRow) -> bool:
+        """Whether the other takes a larger step in no more time."""
         return other.batch > self.batch and other.batch / other.samples_s <= self.batch / self.samples_s
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,41 +59,41 @@ class Row:
 class BatchTable:
     """All layouts, smallest batch first."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[BatchRow, ...]
     base: int
     noise_sure: bool
 
     @property
-    def fastest(self) -> list[Row]:
-        """Of each batch its best layout; of the base batch the best that was measured, for all are compared with it.
+    def fastest(self) -> list[BatchRow]:
+        """The best layout of each batch; for the base batch the best measured one, because all are compared with it.
 
         A batch that takes no less time than a larger one is left out: nobody would choose it.
         """
-        found: dict[int, Row] = {}
+        best_rows: dict[int, BatchRow] = {}
         for row in self.rows:
-            rank, best = (row.batch == self.base and row.measured, row.worth), found.get(row.batch)
+            rank, best = (row.batch == self.base and row.measured, row.worth), best_rows.get(row.batch)
             if best is None or rank > (best.batch == self.base and best.measured, best.worth):
-                found[row.batch] = row
-        shown = list(found.values())
-        return [row for row in shown if row.batch == self.base or not any(row.is_beaten_by(other) for other in shown)]
+                best_rows[row.batch] = row
+        rows = list(best_rows.values())
+        return [row for row in rows if row.batch == self.base or not any(row.is_beaten_by(other) for other in rows)]
 
     @property
-    def reference(self) -> Row:
-        """The row that the others are relative to: the base batch's, or where that cannot be laid out the smallest."""
-        shown = self.fastest
-        return next((row for row in shown if row.batch == self.base), shown[0])
+    def reference(self) -> BatchRow:
+        """The row that the others are relative to: the base batch, or the smallest one if that cannot be laid out."""
+        rows = self.fastest
+        return next((row for row in rows if row.batch == self.base), rows[0])
 
     @property
-    def best(self) -> Row:
-        """The fastest way to the target, each row less its error: a figure nobody can rely on is no advice."""
+    def best(self) -> BatchRow:
+        """The fastest way to the target, with each row's error subtracted: an unreliable figure is no advice."""
         return max(self.fastest, key=lambda row: (row.at_least, row.worth))
 
 
 def layouts_to_try(layouts: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Which of these (batch, micro-batch) to measure, smallest batch first.
+    """Which of these (batch, micro-batch) pairs to measure, smallest batch first.
 
-    Mostly batches with their largest micro-batch, which tends to be the fastest; the smallest batch always, and some
-    others, without which nobody knew what accumulation costs.
+    Mostly batches with their largest micro-batch, which is usually the fastest; always the smallest batch; and a few
+    others, to measure the cost of accumulation.
 
     >>> layouts_to_try([(16, 16), (16, 8), (32, 32), (32, 16)])
     ((16, 16), (16, 8), (32, 32), (32, 16))
@@ -102,41 +102,42 @@ def layouts_to_try(layouts: Sequence[tuple[int, int]]) -> tuple[tuple[int, int],
     for batch, micro in layouts:
         widest[batch] = max(micro, widest.get(batch, 0))
     others = [layout for layout in layouts if layout not in widest.items()]
-    tried = {*_spread(list(widest.items()), _WIDEST), *_spread(others, _OTHERS)}
-    return tuple(layout for layout in layouts if layout in tried)
+    choice = {*_spread(list(widest.items()), _WIDEST), *_spread(others, _OTHERS)}
+    return tuple(layout for layout in layouts if layout in choice)
 
 
 def _spread(layouts: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
-    """At most so many, from the first to the last."""
+    """At most ``most`` of the layouts, evenly spread from the first to the last."""
     if len(layouts) <= most:
         return list(layouts)
     return [layouts[round(i * (len(layouts) - 1) / (most - 1))] for i in range(most)]
 
 
-def batch_table(found: Candidates, findings: Mapping[str, Any], *, replicas: int, base: int) -> BatchTable:
-    """A row for each candidate, from what a rehearsal found."""
+def batch_table(candidates: Candidates, findings: Mapping[str, Any], *, replicas: int, base: int) -> BatchTable:
+    """A row for each candidate, from the findings of a rehearsal."""
     if not findings["profile"]:
-        raise ConfigError("no layout ran often enough to be timed. Give --seconds more.")
-    points = [StepSummary(**{k: v for k, v in seen.items() if k not in _MORE}) for seen in findings["profile"]]
+        raise ConfigError("no layout was timed; expected each to run more than once. Give a larger --seconds.")
+    profile = findings["profile"]
+    points = [StepSummary(**{k: v for k, v in layout.items() if k not in _EXTRA_KEYS}) for layout in profile]
     times = {(point.micro_batch, point.accumulation): point.step_s for point in points}
     measured = {
-        (seen["batch"], seen["micro_batch"], seen["accumulation"]): (seen["step_s"], seen["error"])
-        for seen in findings["profile"]
+        (layout["batch"], layout["micro_batch"], layout["accumulation"]): (layout["step_s"], layout["error"])
+        for layout in profile
     }
     noise = findings["noise"]
     scale = noise["noise"] / noise["signal"] if noise and noise["signal"] > 0 else float("inf")
     law = fit(points)
     rows = []
     for layout in zip(
-        found.global_batch.tolist(), found.micro_batch.tolist(), found.accumulation.tolist(), strict=True
+        candidates.global_batch.tolist(), candidates.micro_batch.tolist(), candidates.accumulation.tolist(), strict=True
     ):
         batch, micro, accumulation = layout
-        guess = law.predict(replicas=replicas, nodes=1, micro_batch=micro, accumulation=accumulation)
-        predicted = within(float(guess.step_s), (micro, accumulation), times), float(guess.error)
-        seconds, error = measured.get(layout, predicted)
+        forecast = law.predict(replicas=replicas, nodes=1, micro_batch=micro, accumulation=accumulation)
+        prediction = within(float(forecast.step_s), (micro, accumulation), times), float(forecast.error)
+        seconds, error = measured.get(layout, prediction)
         eff = efficiency(float(batch), base_batch=base, noise_scale=scale) if noise else None
         rows.append(
-            Row(
+            BatchRow(
                 batch=batch,
                 micro=micro,
                 accumulation=accumulation,
@@ -151,7 +152,7 @@ def batch_table(found: Candidates, findings: Mapping[str, Any], *, replicas: int
 
 
 def within(seconds: float, layout: tuple[int, int], measured: Times) -> float:
-    """A predicted time brought between those of layouts that do less and that do more; as it is where they disagree.
+    """A predicted time, limited by the times of layouts with less and with more work; unchanged if those disagree.
 
     >>> within(0.5, (32, 1), {(24, 1): 0.1, (32, 8): 0.3})
     0.3

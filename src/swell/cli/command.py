@@ -1,4 +1,4 @@
-"""What a command of ``swell`` consists of."""
+"""The parts of a subcommand of ``swell``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """One word after ``swell``: how it is described, which options it takes, what it does.
+    """One subcommand: its description, its options and the function that runs it.
 
     ``run`` returns the exit status. It may raise any ``SwellError``; the user sees its message on one line.
-    Whatever is slow to import is imported inside ``run``, so that ``swell --help`` stays quick.
+    Modules that are slow to import are imported inside ``run``, so that ``swell --help`` stays fast.
     """
 
     summary: str  # one line, in the list of commands

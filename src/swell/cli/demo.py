@@ -1,4 +1,4 @@
-"""``swell demo``: one small model trained three ways, and on workers that come, go and die."""
+"""``swell demo``: one small model trained three ways, and once more on workers that come, go and die."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _options(parser: ArgumentParser) -> None:
         type=Path,
         default=Path("swell-demo"),
         metavar="DIR",
-        help="folder for the runs and the picture (default: swell-demo)",
+        help="folder for the runs and the pictures (default: swell-demo)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of model and data order (default: 0)")
 
@@ -29,10 +29,10 @@ COMMAND = Command(
     summary="train a small model three ways, and on workers that come and go",
     description=(
         "Train one small network on handwritten digits three ways: with the small batch its learning rate was tuned "
-        "for, with a large batch and nothing else changed, and with swell, which grows the batch and lets the learning "
-        "rate follow the gradient noise. Then once more with swell: on one worker, on two, after kill -9, stopped, and "
-        "resumed. Accuracy, steps and samples are shown side by side, samples are counted, and pictures are drawn.\n"
-        "The status is 1 if anything that is claimed does not hold."
+        "for, with a large batch and nothing else changed, and with swell, which grows the batch and adapts the "
+        "learning rate to the gradient noise. Then train it once more with swell: on one worker, on two, after kill "
+        "-9, stopped, and resumed. Show accuracy, steps and samples side by side, count the samples, draw pictures.\n"
+        "The status is 1 if a claim does not hold."
     ),
     example="swell demo",
     options=_options,

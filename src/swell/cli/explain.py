@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """One thing that happened, in sentences."""
+    """One change, in sentences."""
 
     step: int
     headline: str
@@ -30,8 +30,8 @@ class Account:
 
 def _options(parser: ArgumentParser) -> None:
     parser.add_argument("run_dir", metavar="RUN", help="the run's folder, or its events.jsonl")
-    parser.add_argument("--last", type=int, metavar="N", help="only the last N changes")
-    parser.add_argument("--json", action="store_true", help="write it as JSON")
+    parser.add_argument("--last", type=int, metavar="N", help="show only the last N changes")
+    parser.add_argument("--json", action="store_true", help="write the changes as JSON")
 
 
 def _run(args: Namespace) -> int:
@@ -40,21 +40,23 @@ def _run(args: Namespace) -> int:
     from swell.telemetry.log import read_events
 
     if args.last is not None and args.last < 1:
-        raise ConfigError(f"--last {args.last} leaves nothing to tell: give a number of changes, 1 or more.")
+        raise ConfigError(f"--last is {args.last}; expected a number of changes, 1 or more.")
     path = Path(args.run_dir)
     log = path / LOG_NAME if path.is_dir() else path
     events = list(read_events(log)) if log.exists() else []
     if not events:
-        lacks = "holds no events" if log.exists() else f"has no {LOG_NAME}" if path.exists() else "is not there"
-        raise ConfigError(f"{path} {lacks}: give the folder that a script's swell.Job was made with, or its log.")
-    told = list(accounts(events))
-    told = told if args.last is None else told[-args.last :]
+        problem = "has no events" if log.exists() else f"has no {LOG_NAME}" if path.exists() else "does not exist"
+        raise ConfigError(
+            f"{path} {problem}; expected the log of a run. Give the run folder of a script's swell.Job, or its log."
+        )
+    changes = list(accounts(events))
+    changes = changes if args.last is None else changes[-args.last :]
     if args.json:
-        print(json.dumps([vars(account) for account in told], indent=2))
-    elif not told:
+        print(json.dumps([vars(account) for account in changes], indent=2))
+    elif not changes:
         print_note(f"The batch never changed in {path}.")
     else:
-        for account in told:
+        for account in changes:
             print_note(f"Step {account.step:,}: {account.headline}")
             for reason in account.reasons:
                 print_note(f"  {reason}")
@@ -62,7 +64,7 @@ def _run(args: Namespace) -> int:
 
 
 def accounts(events: Iterable[Event]) -> Iterator[Account]:
-    """Every change of batch, world or memory, with the reasons the policy gives when it is asked again."""
+    """Every change of batch, world or memory, with the reasons that the policy gives when it is asked again."""
     from swell.core.events import BatchChanged, Resized, StepSkipped
 
     for event in events:
@@ -71,8 +73,8 @@ def accounts(events: Iterable[Event]) -> Iterator[Account]:
             headline = f"the world went from {event.before} to {event.after} replicas ({event.reason}){pause}."
             yield Account(step=event.step, headline=headline)
         elif isinstance(event, StepSkipped) and event.max_micro is not None:
-            again = f"the step is done again, in micro-batches of at most {event.max_micro} samples"
-            yield Account(step=event.step, headline=f"{event.reason}; {again}.")
+            limit = f"the step is repeated in micro-batches of at most {event.max_micro} samples"
+            yield Account(step=event.step, headline=f"{event.reason}; {limit}.")
         elif isinstance(event, BatchChanged):
             headline = _headline(event)
             yield Account(
@@ -92,52 +94,52 @@ def _headline(event: BatchChanged) -> str:
 
 
 def _reasons(event: BatchChanged) -> list[str]:
-    """What the policy that chose, built again from its text in the log, says of what it saw."""
+    """The policy's reasons for what it saw; the policy is built again from its text in the log."""
     from swell.errors import SwellError
     from swell.policies import observation_from_dict
-    from swell.policies.decision import checked_batch, follows_noise
-    from swell.policies.parse import explained, policy_from_text
+    from swell.policies.decision import checked_batch, explanation, follows_noise
+    from swell.policies.parse import policy_from_text
 
     try:
-        policy, seen = policy_from_text(event.policy), observation_from_dict(event.seen)
-        again, decision = checked_batch(policy, seen), explained(policy, seen)
+        policy, observation = policy_from_text(event.policy), observation_from_dict(event.seen)
+        batch, decision = checked_batch(policy, observation), explanation(policy, observation)
     except SwellError:
         return [f"{event.policy} chose it."]
-    where = f"{seen.samples:,} samples were done"
-    if seen.done is not None:
-        where += f", {seen.done:.1%} of the run"
-    said = [f"{where}, on {seen.replicas} replica{'s' if seen.replicas > 1 else ''}."]
+    position = f"{observation.samples:,} samples were done"
+    if observation.done is not None:
+        position += f", {observation.done:.1%} of the run"
+    sentences = [f"{position}, on {observation.replicas} replica{'s' if observation.replicas > 1 else ''}."]
     if decision is not None:
-        said += decision.reasons
+        sentences += decision.reasons
     else:
-        said += [_noise(seen)] if follows_noise(policy) else []
-        said.append(f"{event.policy} chose it.")
-    if decision is not None and decision.chosen.global_batch != again:
-        said.append(f"{type(policy).__name__} made {again} of {decision.chosen.global_batch}.")
-    if again != event.after:
-        said.append(f"Asked again, the policy chooses {again}: the log is of another version of swell.")
-    return said
+        sentences += [_noise(observation)] if follows_noise(policy) else []
+        sentences.append(f"{event.policy} chose it.")
+    if decision is not None and decision.chosen.global_batch != batch:
+        sentences.append(f"{type(policy).__name__} made {batch} of {decision.chosen.global_batch}.")
+    if batch != event.after:
+        sentences.append(f"Asked again, the policy chooses {batch}: the log is from another version of swell.")
+    return sentences
 
 
 def _seconds(time: float) -> str:
     return f"{time:.1f} s" if time >= 1 else f"{time * 1000:.0f} ms"
 
 
-def _noise(seen: Observation) -> str:
-    """What was known of the gradient noise, for a policy that follows it and says nothing of it."""
-    if seen.noise is None:
+def _noise(observation: Observation) -> str:
+    """What was known about the gradient noise, for a policy that follows it without giving reasons."""
+    if observation.noise is None:
         return "The gradient noise was not measured yet."
-    low, high = seen.noise.interval
-    told = f"{seen.noise.total.noise_scale:,.0f} samples" if seen.noise.sure else "not sure"
-    return f"The noise scale was {told} ({low:,.0f} to {high:,.0f})."
+    low, high = observation.noise.interval
+    scale = f"{observation.noise.total.noise_scale:,.0f} samples" if observation.noise.sure else "not sure"
+    return f"The noise scale was {scale} ({low:,.0f} to {high:,.0f})."
 
 
 COMMAND = Command(
-    summary="say why the batch changed when it did",
+    summary="explain why the batch changed",
     description=(
-        "Say in sentences why the batch changed when it did: what was seen at that step, what the policy expected of "
-        "the change, and which changes of the world, or steps done again because memory ran out, came between. Read "
-        "from the run's log, during the run or after."
+        "Explain in sentences why the batch changed: what the policy saw at that step and what it expected from the "
+        "change. Changes of the world, and steps repeated because memory ran out, are listed too. Reads the run's log, "
+        "during the run or afterwards."
     ),
     example="swell explain runs/digits --last 5",
     options=_options,

@@ -1,4 +1,4 @@
-"""``swell noise``: the gradient noise of a training script, and what other batch sizes would cost."""
+"""``swell noise``: the gradient noise of a training script, and the cost of other batch sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from swell.errors import ConfigError
 def _options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--after", type=int, default=0, metavar="N", help="train N steps before measuring (default: 0)")
-    add("--seconds", type=float, default=60.0, metavar="S", help="measure no longer than this (60)")
+    add("--seconds", type=float, default=60.0, metavar="S", help="measure for at most S seconds (60)")
     add("--workers", type=int, default=1, metavar="N", help="processes to measure with (1)")
     add("--plot", metavar="PNG", help="draw steps and samples against batch size")
     add("--json", action="store_true", help="write the findings as JSON")
@@ -26,19 +26,19 @@ def _options(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> int:
     from swell.cli.rehearse import rehearse
 
-    found = rehearse(args.script, args.arguments, workers=args.workers, seconds=args.seconds, after=args.after)
-    noise = found["noise"]
+    findings = rehearse(args.script, args.arguments, workers=args.workers, seconds=args.seconds, after=args.after)
+    noise = findings["noise"]
     if noise is None:
         raise ConfigError(
-            "no step could be measured in time. Give --seconds more, or use more than one sample in a step: noise is "
-            "what tells apart the two halves of one."
+            "no step was measured in time; expected at least one with two samples or more, because noise is the "
+            "difference between two halves of a step. Give a larger --seconds, or a larger batch."
         )
     if args.plot:
-        _plot(noise, found["base"], Path(args.plot))
+        _plot(noise, findings["base"], Path(args.plot))
     if args.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(findings, indent=2))
         return 0
-    _show(noise, found["base"])
+    _show(noise, findings["base"])
     return 0
 
 
@@ -58,14 +58,14 @@ def _show(noise: dict[str, Any], base: int) -> None:
         )
         batch *= 2
     print_table(("batch", "steps", "samples"), rows, title=f"Relative to a batch of {base}")
-    ends = f"{low:.0f} to {'without end' if high is None else f'{high:.0f}'}"
+    ends = f"{low:.0f} to {'infinity' if high is None else f'{high:.0f}'}"
     print_note(
         f"Critical batch size {critical:.0f} samples (95 % interval {ends}), from {noise['observations']} measured "
         f"steps: signal {noise['signal']:.3g}, noise {noise['noise']:.3g}."
     )
     if not noise["sure"]:
         print_note(
-            "The interval is wide: measure longer (--seconds, and enough epochs in the script), or later in training "
+            "The interval is wide: measure longer (--seconds, with enough epochs in the script) or later in training "
             "(--after)."
         )
 
@@ -79,9 +79,9 @@ def _plot(noise: dict[str, Any], base: int, path: Path) -> None:
 COMMAND = Command(
     summary="measure a script's gradient noise",
     description=(
-        "Run a training script without changing its weights, measure signal and noise of its gradients, and say what "
-        "larger and smaller batches would take in steps and in samples. With --after it trains first: noise grows "
-        "during training, so a figure from the start says little about the end."
+        "Run a training script without changing its weights, measure the signal and noise of its gradients, and show "
+        "how many steps and samples larger and smaller batches would need. With --after the script trains first: noise "
+        "grows during training, so a measurement at the start says little about the end."
     ),
     example="swell noise --after 200 --plot noise.png train.py",
     options=_options,

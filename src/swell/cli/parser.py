@@ -1,4 +1,4 @@
-"""Help and usage errors that read well: coloured on a terminal, plain text elsewhere."""
+"""Help texts and usage errors: coloured on a terminal, plain text elsewhere."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import IO, Any, NoReturn
 from rich.console import Console
 from rich.text import Text
 
-# The name of each group is the style it is painted in.
-_PAINTED = (
+# The name of each group is its style.
+_COLOURED = (
     r"(?m)^(?P<bold>[A-Z][a-z]+:)(?= swell|$)",  # headings
-    r"(?<![\w-])(?P<cyan>--?[a-z][\w-]*)(?: (?P<magenta>[A-Z]+)\b)?",  # options and what they take
+    r"(?<![\w-])(?P<cyan>--?[a-z][\w-]*)(?: (?P<magenta>[A-Z]+)\b)?",  # options and their values
     r"(?m)^  (?P<green>\$ .*)",  # examples
 )
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Prose is filled, lines that begin with a space stay as they are, commands are listed without a heading row."""
+    """Prose is wrapped, lines that begin with a space are not; commands are listed without a heading."""
 
     def __init__(self, prog: str, **kwargs: Any) -> None:
         width = min(shutil.get_terminal_size().columns, 100)
@@ -44,23 +44,23 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(formatter_class=_Formatter, allow_abbrev=False, add_help=False, **kwargs)
-        self.color = False  # Python 3.14 paints by itself; the colours here hold on every version
+        self.color = False  # Python 3.14 has colours of its own; ours are the same on every version
         self._positionals.title, self._optionals.title = "Arguments", "Options"
-        self.add_argument("-h", "--help", action="help", help="show this help and leave")
+        self.add_argument("-h", "--help", action="help", help="show this help and exit")
 
     def add_subparsers(self, **kwargs: Any) -> Any:
-        """Commands come before the options in the help: they are what a reader looks for."""
+        """Add subcommands; the help lists them before the options."""
         action = super().add_subparsers(**kwargs)
         self._action_groups.insert(0, self._action_groups.pop())
         return action
 
     def print_help(self, file: IO[str] | None = None) -> None:
-        """Write the help text, with colours where the file is a terminal."""
+        """Write the help text, with colours if the file is a terminal."""
         text = Text(self.format_help())
-        for pattern in _PAINTED:
+        for pattern in _COLOURED:
             text.highlight_regex(pattern)
         Console(file=file or sys.stdout, highlight=False, soft_wrap=True).print(text, end="")
 
     def error(self, message: str) -> NoReturn:
-        """Leave with status 2 and one line that says what is wrong and where to read on."""
+        """Exit with status 2 and one line that names the problem and the help."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")

@@ -1,4 +1,4 @@
-"""``swell plan``: how one global batch is laid out on each number of replicas."""
+"""``swell plan``: how a global batch is laid out on each number of replicas."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _HEADINGS = ("replicas", "accumulation", "micro-batch", "samples a replica")
 
 def _options(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("--batch", type=int, required=True, metavar="B", help="samples of one optimizer step, over all replicas")
+    add("--batch", type=int, required=True, metavar="B", help="samples per optimizer step, over all replicas")
     add("--replicas", metavar="LIST", help="replicas to lay it out on: 4, 1-8 or 1,2,4-6 (default: 1-8)")
-    add("--max-micro", type=int, metavar="N", help="most samples a replica can hold at once (its memory)")
-    add("--min-micro", type=int, metavar="N", help="fewest samples worth a forward pass")
-    add("--constant-micro", action="store_true", help="one size for every micro-batch: compiled models, batch norm")
+    add("--max-micro", type=int, metavar="N", help="largest number of samples that fit in a replica's memory at once")
+    add("--min-micro", type=int, metavar="N", help="smallest number of samples for a forward pass")
+    add("--constant-micro", action="store_true", help="same size for every micro-batch (compiled models, batch norm)")
     add("--capacity", metavar="SPEEDS", help="relative speeds of unequal replicas, instead of --replicas: 2,1,1")
     add("--json", action="store_true", help="write the layouts as JSON")
 
@@ -31,7 +31,9 @@ def _run(args: Namespace) -> int:
 
     capacity = None if args.capacity is None else parse_speeds(args.capacity)
     if capacity is not None and args.replicas is not None:
-        raise ConfigError("--capacity and --replicas both say how many replicas there are: give one of them.")
+        raise ConfigError(
+            "--capacity and --replicas are both given; expected one, because both set the number of replicas."
+        )
     worlds = [len(capacity)] if capacity is not None else parse_replicas(args.replicas or "1-8")
     outcomes: dict[int, Plan | PlanError] = {}
     for replicas in worlds:
@@ -58,7 +60,7 @@ def _run(args: Namespace) -> int:
 
 
 def parse_replicas(text: str) -> list[int]:
-    """The numbers a list of numbers and ranges names, in order and each once.
+    """The numbers in a list of numbers and ranges, sorted and without duplicates.
 
     >>> parse_replicas("1-3,8,2")
     [1, 2, 3, 8]
@@ -72,14 +74,14 @@ def parse_replicas(text: str) -> list[int]:
             low = high = 0
         if not 1 <= low <= high <= 100_000:
             raise ConfigError(
-                f"--replicas {text!r} is no list of replicas at {part!r}: write 4, 1-8 or 1,2,4-6, smallest first."
+                f"--replicas is {text!r}, with {part!r} in it; expected 4, 1-8 or 1,2,4-6, ranges smallest first."
             )
         numbers.update(range(low, high + 1))
     return sorted(numbers)
 
 
 def parse_speeds(text: str) -> list[float]:
-    """The numbers of a list with commas.
+    """The numbers in a comma-separated list.
 
     >>> parse_speeds("2,1,1")
     [2.0, 1.0, 1.0]
@@ -87,7 +89,7 @@ def parse_speeds(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise ConfigError(f"--capacity {text!r} is no list of numbers: write one speed a replica, 2,1,1.") from None
+        raise ConfigError(f"--capacity is {text!r}; expected one speed per replica, such as 2,1,1.") from None
 
 
 def _row(replicas: int, outcome: Plan | PlanError) -> Sequence[str]:
@@ -97,7 +99,7 @@ def _row(replicas: int, outcome: Plan | PlanError) -> Sequence[str]:
 
 
 def _sizes(sizes: Sequence[int]) -> str:
-    """One number where all are equal, in rank order where they are few, else each size with its count."""
+    """One number if all are equal, in rank order if they are few, else each size with its count."""
     if len(set(sizes)) == 1:
         return str(sizes[0])
     if len(sizes) <= 4:
@@ -122,9 +124,8 @@ def _record(replicas: int, outcome: Plan | PlanError) -> dict[str, object]:
 COMMAND = Command(
     summary="show how a global batch is laid out on each number of replicas",
     description=(
-        "Show how one global batch is laid out on each number of replicas: how often each accumulates, how many "
-        "samples it holds at once and how many are its share. Every layout computes the same gradient. The status is "
-        "0 if at least one of them fits."
+        "Show how a global batch is laid out on each number of replicas: accumulation, micro-batch and samples per "
+        "replica. Every layout computes the same gradient. The status is 0 if at least one layout fits."
     ),
     example="swell plan --batch 256 --max-micro 64 --replicas 1-8",
     options=_options,

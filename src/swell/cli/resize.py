@@ -1,4 +1,4 @@
-"""``swell resize``: give a run another number of workers."""
+"""``swell resize``: change the number of workers of a run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from swell.cli.command import Command
 
 def _options(parser: ArgumentParser) -> None:
     parser.add_argument("run_dir", metavar="RUN", help="the run's folder")
-    parser.add_argument("workers", type=int, metavar="N", help="how many workers it shall have")
-    parser.add_argument("--kill", action="store_true", help="take workers away without notice")
-    parser.add_argument("--wait", type=float, metavar="S", help="wait up to S seconds until they train together")
+    parser.add_argument("workers", type=int, metavar="N", help="the new number of workers")
+    parser.add_argument("--kill", action="store_true", help="remove workers without notice")
+    parser.add_argument("--wait", type=float, metavar="S", help="wait at most S seconds until they train together")
 
 
 def _run(args: Namespace) -> int:
@@ -21,21 +21,21 @@ def _run(args: Namespace) -> int:
     ask(args.run_dir, "resize", workers=args.workers, kill=args.kill)
     deadline = time.monotonic() + (args.wait or 0.0)
     while args.wait is not None:
-        seen = ask(args.run_dir, "status")
-        if seen["state"] == "training" and len(seen["members"]) == args.workers == len(seen["workers"]):
+        status = ask(args.run_dir, "status")
+        if status["state"] == "training" and len(status["members"]) == args.workers == len(status["workers"]):
             break
         if time.monotonic() > deadline:
-            print(f"after {args.wait:g} s the run has {len(seen['members'])} of {args.workers} workers")
+            print(f"after {args.wait:g} s the run has {len(status['members'])} of {args.workers} workers")
             return 1
         time.sleep(0.1)
     return 0
 
 
 COMMAND = Command(
-    summary="give a run another number of workers",
+    summary="change the number of workers of a run",
     description=(
-        "Give a run another number of workers. New ones join when they have built their model; those too many leave "
-        "after a step. The status is 0 when the request was taken up, 1 when --wait ran out."
+        "Change the number of workers of a run. New workers join when they have built their model; surplus ones leave "
+        "after a step. The status is 0 if the request was accepted, 1 if --wait ran out."
     ),
     example="swell resize runs/digits 4 --wait 30",
     options=_options,

@@ -12,8 +12,8 @@ from swell.errors import ConfigError
 
 def _options(parser: ArgumentParser) -> None:
     parser.add_argument("run_dir", metavar="RUN", help="the run's folder")
-    parser.add_argument("--workers", metavar="N", help="other allowed numbers of workers than before")
-    parser.add_argument("--start", type=int, metavar="N", help="workers to begin with")
+    parser.add_argument("--workers", metavar="N", help="new allowed numbers of workers (default: as before)")
+    parser.add_argument("--start", type=int, metavar="N", help="number of workers at the start")
 
 
 def _run(args: Namespace) -> int:
@@ -25,8 +25,8 @@ def _run(args: Namespace) -> int:
         options = dict(record["options"])
     except (KeyError, TypeError, OSError) as error:
         raise ConfigError(
-            f"the run in {args.run_dir} cannot be resumed: {error}. Start its script again with `swell run`; it goes "
-            f"on from its newest checkpoint."
+            f"the record of the run in {args.run_dir} cannot be used ({error}); expected its folder and options. Start "
+            f"its script again with `swell run`: it resumes from its newest checkpoint."
         ) from error
     if args.workers is not None:
         options.update(workers=args.workers, start=None)
@@ -38,8 +38,8 @@ def _run(args: Namespace) -> int:
 COMMAND = Command(
     summary="bring a stopped or killed run back",
     description=(
-        "Start a run again with the command line, the folder and the options it was started with. Its script goes on "
-        "from the newest checkpoint, on any number of workers. The status is that of swell run."
+        "Start a run again with its original command line, folder and options. Its script resumes from the newest "
+        "checkpoint, on any number of workers. The status is that of swell run."
     ),
     example="swell resume runs/digits --workers 1:4",
     options=_options,

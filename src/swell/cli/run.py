@@ -17,11 +17,11 @@ from swell.errors import ConfigError
 def add_options(parser: ArgumentParser, *, max_restarts: int = 3) -> None:
     """The options of a run; the script and its own arguments come last."""
     add = parser.add_argument
-    add("--workers", default="1", metavar="N", help="allowed numbers: 4, 1:8, 2:16:2 or 2,4,8 (default: 1)")
-    add("--start", type=int, metavar="N", help="workers to begin with (default: as many as devices or cores allow)")
-    add("--run-dir", metavar="DIR", help="folder of control socket and logs (default: runs/ and the script's name)")
+    add("--workers", default="1", metavar="N", help="allowed numbers of workers: 4, 1:8, 2:16:2 or 2,4,8 (default: 1)")
+    add("--start", type=int, metavar="N", help="number of workers at the start (default: one per device or core)")
+    add("--run-dir", metavar="DIR", help="folder for control socket and logs (default: runs/ and the script's name)")
     add("--engine", choices=["inplace", "torchrun"], default="inplace", help="how the world changes (default: inplace)")
-    budget = f"faults that are made good; resizes are free ({max_restarts})"
+    budget = f"replace lost workers after at most N faults; resizes do not count ({max_restarts})"
     add("--max-restarts", type=int, default=max_restarts, metavar="N", help=budget)
     add(
         "--on-worker-failure",
@@ -32,12 +32,22 @@ def add_options(parser: ArgumentParser, *, max_restarts: int = 3) -> None:
     add("--grace", type=float, default=60.0, metavar="S", help="seconds from a notice to the kill (60)")
     add("--hang-timeout", type=float, default=60.0, metavar="S", help="seconds without a heartbeat (60)")
     add("--stall-timeout", type=float, metavar="S", help="seconds without a step on any worker (default: no limit)")
-    add("--trace", metavar="CSV", help="replay worker counts over time: time,workers or milliseconds,add|remove,node")
+    add("--trace", metavar="CSV", help="replay worker counts from a file: time,workers or milliseconds,add|remove,node")
     add("--trace-speed", type=float, default=1.0, metavar="X", help="replay X times as fast (1)")
-    add("--trace-removals", choices=["notice", "kill"], default="notice", help="how the trace takes workers away")
-    add("--show", choices=["all", "first", "none"], default="all", help="whose output is shown (default: all)")
+    add(
+        "--trace-removals",
+        choices=["notice", "kill"],
+        default="notice",
+        help="how the trace removes workers (default: notice)",
+    )
+    add("--show", choices=["all", "first", "none"], default="all", help="which workers' output to show (default: all)")
     add("--per-node", type=int, default=1, metavar="N", help="torchrun: workers on each node (1)")
-    add("--rendezvous", default="localhost:29400", metavar="HOST:PORT", help="torchrun: where nodes meet")
+    add(
+        "--rendezvous",
+        default="localhost:29400",
+        metavar="HOST:PORT",
+        help="torchrun: where nodes meet (localhost:29400)",
+    )
     add("-m", "--module", action="store_true", help="SCRIPT is a module, as in python -m")
     add("script", metavar="SCRIPT", help="the training script")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
@@ -49,7 +59,7 @@ def _run(args: Namespace) -> int:
 
 
 def folder_of(args: Namespace) -> Path:
-    """The run's folder: the one given, or one named after the script."""
+    """The run's folder: ``--run-dir``, or one named after the script."""
     stem = args.script.replace(".", "/") if args.module else args.script
     return Path(args.run_dir or Path("runs") / Path(stem).stem)
 
@@ -57,12 +67,12 @@ def folder_of(args: Namespace) -> Path:
 def start(options: dict[str, Any], *, variables: Mapping[str, str] | None = None) -> int:
     """Start or resume a run from the values of its options; returns the exit status.
 
-    ``variables`` are added to the environment of its workers, this time only.
+    ``variables`` are added to the environment of its workers, for this start only.
     """
     args = Namespace(**options)
     command = [sys.executable, *(["-m"] if args.module else []), args.script, *args.arguments]
     if not args.module and not Path(args.script).is_file():
-        raise ConfigError(f"script {args.script!r} is not there. Give the path of a Python file, or -m and a module.")
+        raise ConfigError(f"script is {args.script!r}; expected the path of an existing file, or -m and a module.")
     if args.engine == "torchrun":
         return _with_torchrun(args, command[1:])
     return _in_place(args, command, options, variables or {})
@@ -70,7 +80,7 @@ def start(options: dict[str, Any], *, variables: Mapping[str, str] | None = None
 
 def _in_place(args: Namespace, command: list[str], options: dict[str, Any], variables: Mapping[str, str]) -> int:
     from swell.runtime.environment import count_places
-    from swell.supervisor.roster import Patience
+    from swell.supervisor.patience import Patience
     from swell.supervisor.run_dir import RunDir
     from swell.supervisor.sizes import parse_sizes
     from swell.supervisor.supervisor import RunOptions, supervise
@@ -78,9 +88,9 @@ def _in_place(args: Namespace, command: list[str], options: dict[str, Any], vari
 
     for name in ("grace", "hang_timeout", "stall_timeout"):
         if getattr(args, name) is not None and not getattr(args, name) > 0:
-            raise ConfigError(f"--{name.replace('_', '-')} is {getattr(args, name):g}, expected seconds above 0.")
+            raise ConfigError(f"--{name.replace('_', '-')} is {getattr(args, name):g}; expected seconds above 0.")
     if args.max_restarts < 0:
-        raise ConfigError(f"--max-restarts is {args.max_restarts}, expected 0 or more.")
+        raise ConfigError(f"--max-restarts is {args.max_restarts}; expected 0 or more.")
     sizes = parse_sizes(args.workers)
     trace = None if args.trace is None else read_worker_trace(args.trace).faster(args.trace_speed)
     first = sizes.nearest_below(count_places() if trace is None else trace.at(0))
@@ -90,7 +100,7 @@ def _in_place(args: Namespace, command: list[str], options: dict[str, Any], vari
         stall_s=math.inf if args.stall_timeout is None else args.stall_timeout,
         grace_s=args.grace,
     )
-    chosen = RunOptions(
+    run_options = RunOptions(
         command=tuple(command),
         run_dir=run_dir,
         sizes=sizes,
@@ -106,7 +116,7 @@ def _in_place(args: Namespace, command: list[str], options: dict[str, Any], vari
     )
     folder = RunDir(run_dir)
     record = {"options": {**options, "run_dir": str(run_dir.resolve())}, "folder": str(Path.cwd())}
-    return supervise(chosen, write=_write, prepare=lambda: folder.write_record(record))
+    return supervise(run_options, write=_write, prepare=lambda: folder.write_record(record))
 
 
 def _with_torchrun(args: Namespace, command: list[str]) -> int:
@@ -130,13 +140,13 @@ def _write(line: str) -> None:
 COMMAND = Command(
     summary="keep a script training while workers come, go and die",
     description=(
-        "Start a script on several workers of this machine and keep it training while workers are added, taken away or "
-        "killed. Workers that stay keep their processes: the world is formed anew round them in a fraction of a "
-        "second. Control it with swell status, resize and stop, which take the run's folder.\n"
-        "With --engine torchrun, start the same line on every node: torchrun restarts all workers when nodes come and "
-        "go, and --workers counts them over all nodes.\n"
-        "The status is 0 when training came to its end, 143 when it was stopped and can be resumed, 130 after a second "
-        "Ctrl-C, 2 when the request cannot be met, otherwise that of the worker that failed (128 + signal if killed)."
+        "Start a script on several workers of this machine and keep it training while workers are added, removed or "
+        "killed. The remaining workers keep their processes and form a new world in a fraction of a second. Control "
+        "the run with swell status, resize and stop, which take the run's folder.\n"
+        "With --engine torchrun, start the same command on every node: torchrun restarts all workers when nodes come "
+        "and go, and --workers counts workers over all nodes.\n"
+        "The status is 0 when training has finished, 143 when it was stopped and can be resumed, 130 after a second "
+        "Ctrl-C, 2 if the request is invalid, otherwise that of the worker that failed (128 + signal if it was killed)."
     ),
     example="swell run --workers 1:8 --run-dir runs/digits train.py --epochs 10",
     options=add_options,

@@ -1,4 +1,4 @@
-"""``swell stop``: let a run save and end."""
+"""``swell stop``: make a run save and end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--grace", type=float, metavar="S", help="seconds until workers are killed (default: the run's)"
     )
-    parser.add_argument("--wait", type=float, metavar="S", help="wait up to S seconds until it has ended")
+    parser.add_argument("--wait", type=float, metavar="S", help="wait at most S seconds until it has ended")
 
 
 def _run(args: Namespace) -> int:
@@ -26,7 +26,7 @@ def _run(args: Namespace) -> int:
         try:
             ask(args.run_dir, "status")
         except ConfigError:
-            break  # nobody is there to answer any more
+            break  # no supervisor answers any more
         if time.monotonic() > deadline:
             print(f"after {args.wait:g} s the run has not ended")
             return 1
@@ -35,10 +35,10 @@ def _run(args: Namespace) -> int:
 
 
 COMMAND = Command(
-    summary="let a run save and end",
+    summary="make a run save and end",
     description=(
         "Ask every worker of a run to stop after the same step, save and exit; swell resume brings the run back. The "
-        "status is 0 when the request was taken up, 1 when --wait ran out."
+        "status is 0 if the request was accepted, 1 if --wait ran out."
     ),
     example="swell stop runs/digits --wait 60",
     options=_options,

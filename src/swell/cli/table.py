@@ -1,4 +1,4 @@
-"""Tables for people and for pipes: ruled and coloured on a terminal, aligned plain text elsewhere."""
+"""Tables: coloured, with rules on a terminal, aligned plain text elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, title: str) -> None:
-    """Write rows of text under their headings, aligned to the right; the title is for terminals only."""
+    """Write rows of text under their headings, aligned to the right; only terminals get the title."""
     if not sys.stdout.isatty():
         widths = [max(len(line[column]) for line in (headings, *rows)) for column in range(len(headings))]
         for line in (headings, *rows):
@@ -21,10 +21,10 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, title
     for heading in headings:
         table.add_column(heading, justify="right")
     for row in rows:
-        table.add_row(*row, style="dim" if "-" in row else None)  # a row with gaps is one that cannot be had
+        table.add_row(*row, style="dim" if "-" in row else None)  # a row with gaps has no layout
     Console(highlight=False).print(table)
 
 
 def print_note(text: str) -> None:
-    """Write a sentence: filled on a terminal, on one line elsewhere."""
+    """Write a sentence: wrapped on a terminal, on one line elsewhere."""
     Console(highlight=False, soft_wrap=not sys.stdout.isatty()).print(text, markup=False)

@@ -1,4 +1,4 @@
-"""``swell tune``: how fast a script runs at other batch sizes, and how much of that is worth having."""
+"""``swell tune``: how fast a script runs at other batch sizes, and what that speed is worth."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ if TYPE_CHECKING:
     from swell.cli.batch_table import BatchTable
 
 
-_TIMES_BASE = 32  # times the base batch that are looked at where neither the script nor the user names a largest one
+_TIMES_BASE = 32  # the largest batch, in base batches, if neither the script nor the user names one
 
 
 def _options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--base", type=int, metavar="B", help="the batch the learning rate was tuned for (default: the script's)")
     add(
-        "--max", type=int, metavar="B", help="the largest global batch to consider (the script's, or 32 times the base)"
+        "--max",
+        type=int,
+        metavar="B",
+        help="the largest global batch to consider (default: the script's, or 32 times the base)",
     )
     add("--micro", metavar="LOW-HIGH", help="micro-batches to consider (default: up to the base batch)")
     add(
@@ -30,7 +33,7 @@ def _options(parser: ArgumentParser) -> None:
         type=float,
         default=60.0,
         metavar="S",
-        help="measure for so long, less where all is sure before, but every layout once (60)",
+        help="measure for S seconds, or less if all is sure earlier, but every layout once (60)",
     )
     add("--after", type=int, default=0, metavar="N", help="train N steps before measuring (default: 0)")
     add("--workers", type=int, default=1, metavar="N", help="processes to measure with (1)")
@@ -46,21 +49,21 @@ def _run(args: Namespace) -> int:
     from swell.core.goodput import candidates
 
     if args.seconds < 0 or args.after < 0:
-        raise ConfigError(f"--seconds {args.seconds:g} --after {args.after}: expected 0 or more of both.")
-    base, most = _asked(args) if args.base is None or args.max is None else (args.base, args.max)
+        raise ConfigError(f"--seconds is {args.seconds:g} and --after is {args.after}; expected 0 or more for both.")
+    base, most = _script_bounds(args) if args.base is None or args.max is None else (args.base, args.max)
     low, high = _bounds(args.micro, base)
     bounds = {"replicas": args.workers, "base": base, "max_batch": most}
-    found = candidates(**bounds, micro=(low, high))
-    tried = layouts_to_try(list(zip(found.global_batch.tolist(), found.micro_batch.tolist(), strict=True)))
+    layouts = candidates(**bounds, micro=(low, high))
+    trial = layouts_to_try(list(zip(layouts.global_batch.tolist(), layouts.micro_batch.tolist(), strict=True)))
     findings = rehearse(
-        args.script, args.arguments, workers=args.workers, seconds=args.seconds, after=args.after, layouts=tried
+        args.script, args.arguments, workers=args.workers, seconds=args.seconds, after=args.after, layouts=trial
     )
     if findings["max_micro"] is not None and findings["profile"]:
-        held = max(seen["micro_batch"] for seen in findings["profile"])
+        largest = max(layout["micro_batch"] for layout in findings["profile"])
         if not args.json:
-            print_note(f"Memory ran out at micro-batches of more than {held} samples: they are left out.")
-        found = candidates(**bounds, micro=(min(low, held), min(high, held)))
-    table = batch_table(found, findings, replicas=args.workers, base=base)
+            print_note(f"Memory ran out at micro-batches of more than {largest} samples: they are left out.")
+        layouts = candidates(**bounds, micro=(min(low, largest), min(high, largest)))
+    table = batch_table(layouts, findings, replicas=args.workers, base=base)
     rows = [row.to_dict() for row in table.rows]
     if args.plot:
         from swell.telemetry.noise_plot import draw_goodput
@@ -71,24 +74,24 @@ def _run(args: Namespace) -> int:
         return 0
     _show(table)
     if findings["ended"] == "script" and not all(row.sure for row in table.fastest if row.measured):
-        print_note("The script came to its end before the time was over: with more epochs it can be measured longer.")
+        print_note("The script ended before the time was over: give it more epochs to measure longer.")
     if args.micro is None:
         print_note(
-            f"Micro-batches of at most {high} samples, the base batch, were considered; swell.Goodput tries "
-            f"larger ones. Give --micro {most} to look beyond."
+            f"Only micro-batches of at most {high} samples, the base batch, were considered; swell.Goodput tries "
+            f"larger ones. Give --micro {most} to include them."
         )
     return 0
 
 
-def _asked(args: Namespace) -> tuple[int, int]:
-    """The base batch and the largest, by the script where they are not given; it is started once for that."""
+def _script_bounds(args: Namespace) -> tuple[int, int]:
+    """The base batch and the largest one; what is not given comes from the script, which is started once for that."""
     from swell.cli.rehearse import rehearse
 
-    said = rehearse(args.script, args.arguments, workers=args.workers, ask=True)
-    base, most = said["base"] if args.base is None else args.base, args.max
+    settings = rehearse(args.script, args.arguments, workers=args.workers, ask=True)
+    base, most = settings["base"] if args.base is None else args.base, args.max
     if most is None:
-        most = said["max"] or _TIMES_BASE * base
-        most = max(base, most if said["epoch_size"] is None else min(most, said["epoch_size"]))
+        most = settings["max"] or _TIMES_BASE * base
+        most = max(base, most if settings["epoch_size"] is None else min(most, settings["epoch_size"]))
     if not args.json:
         print_note(f"Batches from {base} to {most} samples.")
     return base, most
@@ -103,7 +106,7 @@ def _bounds(text: str | None, base: int) -> tuple[int, int]:
     except ValueError:
         bounds = (0, 0)
     if not 1 <= bounds[0] <= bounds[1]:
-        raise ConfigError(f"--micro {text!r} is no range of micro-batches: write 64 or 16-256, smallest first.")
+        raise ConfigError(f"--micro is {text!r}; expected micro-batches such as 64 or 16-256, smallest first.")
     return bounds
 
 
@@ -126,11 +129,11 @@ def _show(table: BatchTable) -> None:
     headings = ("batch", "micro-batch", "accumulation", "samples/s", "error", "efficiency", "time to target")
     print_table(headings, lines, title=f"Relative to a batch of {first.batch}")
     print_note(
-        f"* is the fastest way to the target, errors considered; ~ is not sure: predicted from the others, or measured "
-        f"with a standard error above {SURE:.0%} (?: too seldom to tell)."
+        f"* is the fastest way to the target, considering errors; ~ is not sure: predicted from other layouts, or "
+        f"measured with a standard error above {SURE:.0%} (?: too few measurements)."
     )
     if not first.sure:
-        print_note("The base batch's time is not sure: measure longer (--seconds), or while the machine is idle.")
+        print_note("The time of the base batch is not sure: measure longer (--seconds), or on an idle machine.")
     if not table.noise_sure:
         print_note("The gradient noise is not sure yet: measure longer (--seconds) or later in training (--after).")
 
@@ -139,7 +142,7 @@ COMMAND = Command(
     summary="measure a script at other batch sizes",
     description=(
         "Run a training script for a minute or less at batches from --base to --max without changing its weights, and "
-        "print for each layout the samples a second, the statistical efficiency and the time to the same result."
+        "print for each layout samples per second, statistical efficiency and time to the same result."
     ),
     example="swell tune --base 128 --max 4096 --micro 64-512 train.py",
     options=_options,

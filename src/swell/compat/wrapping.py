@@ -1,4 +1,4 @@
-"""An optimizer around another one that is a real ``torch.optim.Optimizer`` to schedulers, scalers and pickle."""
+"""A wrapper around an optimizer that is a real ``torch.optim.Optimizer`` to schedulers, scalers and pickle."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch.optim import Optimizer
 
 
 class WrappingOptimizer(Optimizer):
-    """Shares the inner optimizer's ``param_groups``, ``state`` and ``defaults``, by reference and for good.
+    """Shares the inner optimizer's ``param_groups``, ``state`` and ``defaults`` by reference.
 
-    Whoever writes to either sees it in both: a scheduler may be given the wrapper or the inner optimizer. Subclasses
-    say what a step does. Names that neither has are errors that say so.
+    A change to either is seen in both, so a scheduler may be given the wrapper or the inner optimizer. Subclasses say
+    what a step does. Other attributes are those of the inner optimizer.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
-        # The parent's __init__ would build parameter groups of its own; its __setstate__ makes what is left to make.
+        # The parent's __init__ would build parameter groups of its own; its __setstate__ sets up the rest.
         super().__setstate__({"_optimizer": optimizer})
 
     @property
@@ -43,12 +43,12 @@ class WrappingOptimizer(Optimizer):
         return getattr(inner, name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but what others hung on this very object: a scheduler's ``step``, hooks."""
-        theirs = ("step", "_opt_called")
+        """Everything except what others attached to this object: a scheduler's ``step``, hooks."""
+        attached = ("step", "_opt_called")
         return {
             name: value
             for name, value in self.__dict__.items()
-            if name not in theirs and not name.startswith("_optimizer_")
+            if name not in attached and not name.startswith("_optimizer_")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -81,6 +81,7 @@ class MomentAverage:
             raise ConfigError(f"window is {window}; expected how many base batches to remember, for example 1000.")
         self._window = float(window)
         self._memory = self._window * self._base_batch  # samples after which an observation's weight is down to 1/e
+        self._latest: NoiseEstimate | None = None
 
     @property
     def share(self) -> float:
@@ -92,9 +93,11 @@ class MomentAverage:
         if not share > 0:
             raise ConfigError(f"share is {share}; expected a part of what was seen, above 0, for example 1 / 3.")
         self._share = float(share)
+        self._latest = None
 
     def reset(self) -> None:
         """Forget every observation, as when the way of measuring changes; ``dropped`` is kept."""
+        self._latest = None  # the estimate of what was observed so far, once somebody asked for it
         self._observations = 0
         self._age = 0.0  # samples since the start, measured or not
         self._pending = 0.0  # samples of dropped observations, not yet faded for
@@ -156,6 +159,7 @@ class MomentAverage:
         keep = math.exp(-passed / min(self._memory, self._share * self._age))
         weight = -math.expm1(-batch / self._memory)
         self._pending = 0.0
+        self._latest = None
         self._observations += 1
         self._weight = keep * self._weight + weight
         step = weight / self._weight
@@ -185,14 +189,16 @@ class MomentAverage:
 
         Moments are not clamped: a sum of clamped ones would be biased. A signal that is not positive has an
         infinite noise scale.
+
+        It is computed once and kept until something changes it, so asking again costs nothing.
         """
-        if not self._observations:
-            return None
-        groups = tuple(Moments(signal=signal, noise=noise) for signal, noise in self._means)
-        total = Moments(signal=sum(m.signal for m in groups), noise=sum(m.noise for m in groups))
-        return NoiseEstimate(
-            total=total, groups=groups, interval=self._interval(total), observations=self._observations
-        )
+        if self._latest is None and self._observations:
+            groups = tuple(Moments(signal=signal, noise=noise) for signal, noise in self._means)
+            total = Moments(signal=sum(m.signal for m in groups), noise=sum(m.noise for m in groups))
+            self._latest = NoiseEstimate(
+                total=total, groups=groups, interval=self._interval(total), observations=self._observations
+            )
+        return self._latest
 
     def _interval(self, total: Moments) -> tuple[float, float]:
         effective = self._weight**2 / self._square_weight
@@ -223,6 +229,7 @@ class MomentAverage:
         """Go on where ``state_dict`` was taken, on any number of replicas."""
         try:
             loaded = {
+                "_latest": None,
                 "_observations": int(state["observations"]),
                 "_dropped": int(state["dropped"]),
                 "_age": float(state["age"]),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from swell.core.events import Event
-from swell.core.types import Factors, Observation, ScaleState
+from swell.core.types import Decision, Factors, Layout, Observation, ScaleState
+
+if TYPE_CHECKING:
+    from swell.core.goodput import Outlook
+    from swell.core.world_bounds import WorldBounds
 
 
 @runtime_checkable
@@ -38,12 +42,80 @@ class Policy(Protocol):
         ...
 
 
+# What a policy may offer besides a batch. Ask with ``swell.policies.find``, which looks inside wrappers too.
+# The check is slow for every step: ask once and keep the answer.
+
+
 @runtime_checkable
-class FinitePolicy(Policy, Protocol):
-    """A policy that also knows when the run is over; the job asks before every step."""
+class WrappingPolicy(Protocol):
+    """A policy around another one: what it does not offer itself, the other one may."""
+
+    @property
+    def policy(self) -> Any:
+        """The policy inside."""
+        ...
+
+
+@runtime_checkable
+class FinitePolicy(Protocol):
+    """A policy that knows when the run is over; the job asks before every step."""
 
     def finished(self, seen: Observation) -> bool:
         """Whether there is no next step; ``batch`` is not asked for then."""
+        ...
+
+
+@runtime_checkable
+class LayoutPolicy(Protocol):
+    """A policy that chooses the micro-batch too."""
+
+    def layout(self, seen: Observation) -> Layout:
+        """The next global batch with its largest micro-batch."""
+        ...
+
+
+@runtime_checkable
+class NoiseFollowingPolicy(Protocol):
+    """A policy that acts on the gradient noise: noise is measured more often while it waits for a sure estimate."""
+
+    @property
+    def follows_noise(self) -> bool: ...
+
+
+@runtime_checkable
+class BoundedPolicy(Protocol):
+    """A policy that knows which batches it may choose on any number of replicas."""
+
+    @property
+    def max(self) -> int | None:
+        """The largest global batch; None where only ``micro`` bounds it."""
+        ...
+
+    @property
+    def micro(self) -> Any:
+        """The bounds on the micro-batch, as the user gave them."""
+        ...
+
+    def worlds(self, among: Iterable[int]) -> list[WorldBounds]:
+        """For each number of replicas the smallest and the largest batch, or the bounds that rule it out."""
+        ...
+
+
+@runtime_checkable
+class ForecastingPolicy(Protocol):
+    """A policy that forecasts progress per second in other worlds."""
+
+    def outlook(self, seen: Observation, replicas: Iterable[int]) -> dict[int, Outlook]:
+        """The speedup on each number of replicas relative to now, with its error; empty before a step was measured."""
+        ...
+
+
+@runtime_checkable
+class ExplainingPolicy(Protocol):
+    """A policy that gives reasons for its choice."""
+
+    def explain(self, seen: Observation) -> Decision:
+        """The choice it makes of this observation, with its reasons."""
         ...
 
 

@@ -108,9 +108,9 @@ class Job:
         self.engine = Engine(
             state,
             Peers(
-                world if world is not None else open_world(device),
+                world if world is not None else open_world(device, environment=environment),
                 notices=listener(notices, self.run_dir),
-                faults=read_faults(),
+                faults=read_faults(environment),
             ),
             statistics=self._statistics,
             nonfinite=nonfinite,

@@ -47,7 +47,7 @@ class Learner:
         self.gradients = GradientSum(optimizer)
         modules = sharded_modules(model)
         if modules:
-            self.gradients.shards = ShardedGradients(modules, optimizer, self.gradients.metric)
+            self.gradients.shards = ShardedGradients(modules, optimizer, self.gradients.preconditioner)
         if modules and half is not None:
             raise ConfigError(
                 'alone is "differences", which keeps a whole gradient; expected "split" for an FSDP2 model, which has '
@@ -73,7 +73,7 @@ class Learner:
     @property
     def wants_preconditioned(self) -> bool:
         """Whether the rule needs moments in Adam's metric and the optimizer has that metric by now."""
-        return self._by_metric and self.gradients.metric.warm
+        return self._by_metric and self.gradients.preconditioner.warm
 
     @property
     def description(self) -> str:
@@ -100,7 +100,7 @@ class Learner:
         if shards is not None:
             shards.expect(multiplier, measure=measured, preconditioned=self.wants_preconditioned)
             if again:  # each pass is summed by itself, and squares of parts are not the square of a sum
-                shards.whole = False
+                shards.squares_valid = False
 
     def add_loss(self, loss: Tensor, multiplier: float) -> None:
         """Count a micro-batch's loss towards the step's mean."""
@@ -125,7 +125,7 @@ class Learner:
 
         ``share`` divides what explicit weights left to divide.
         """
-        sums = self.gradients.exchanged(codes)
+        sums = self.gradients.tensors_to_sum(codes)
         device = self._device()
         figures = self._figures(measured, device)
         squares = self._own_sharded_squares(device) if measured and self.sharded else figures[:0]
@@ -147,7 +147,7 @@ class Learner:
             squares.append(self.gradients.small_squares(preconditioned=True))
         groups = len(self.optimizer.param_groups)
         parts = [torch.zeros(groups, device=device) if part is None else part.to(device) for part in squares]
-        if self.gradients.shards is not None and not self.gradients.shards.whole:
+        if self.gradients.shards is not None and not self.gradients.shards.squares_valid:
             parts = [part * torch.nan for part in parts]  # dropped, and counted, by all replicas
         return torch.cat([loss, *(part.double() for part in parts)])
 
@@ -216,13 +216,13 @@ class Learner:
         with scaled(self.optimizer, factors, self._clock), self._stepping():
             if self.scaler is None or not self.scaler.is_enabled():
                 self.optimizer.step(closure)  # type: ignore[arg-type]
-                self.gradients.metric.stepped()
+                self.gradients.preconditioner.stepped()
                 return True
             self._watch.stepped = False
             self.scaler.step(self._watch)
             self.scaler.update()
             if self._watch.stepped:
-                self.gradients.metric.stepped()
+                self.gradients.preconditioner.stepped()
             return self._watch.stepped
 
     @contextmanager
@@ -282,7 +282,7 @@ class Learner:
             raise ValueError(f"its optimizer is {state['kind']}, and this one is {kind}")
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.gradients.metric.reset()
+        self.gradients.preconditioner.reset()
         for group, values in zip(self.optimizer.param_groups, state["groups"], strict=True):
             group.update(values)
         if self.schedule is not None and state["schedule"] is not None:

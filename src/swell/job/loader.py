@@ -104,6 +104,10 @@ class TrainingLoader:
         if self._state.data.epoch_size is not None:
             yield from self._planner.spans_from(step.stop, step.plan)
 
+    def close(self) -> None:
+        """Stop the data-loading workers."""
+        self._state.data.close()
+
     def __len__(self) -> int:
         """Micro-batches this replica would still get in this epoch if the batch stayed; after its end, in the next."""
         if self._state.data.epoch_size is None:

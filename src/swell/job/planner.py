@@ -16,7 +16,7 @@ from swell.job.horizon import Horizon
 from swell.job.peers import Peers
 from swell.job.run_state import RunState
 from swell.loop.statistics import Statistics
-from swell.policies import is_finished
+from swell.policies import find
 from swell.policies.decision import follows_noise, predicted_outlook, require_noise
 
 
@@ -42,7 +42,7 @@ class Planner:
     def __init__(self, state: RunState, peers: Peers, horizon: Horizon, statistics: Statistics | None) -> None:
         self._state, self._peers, self._horizon, self.statistics = state, peers, horizon, statistics
         policy = state.pace.policy
-        self._finite = isinstance(policy, FinitePolicy)  # asked once, because the check is slow
+        self._finite = find(policy, FinitePolicy)  # asked once, because the check is slow
         self._awaits_noise = follows_noise(policy)
         require_noise(policy, measured=statistics is not None)
         self._observation: Observation | None = None  # the latest
@@ -109,7 +109,7 @@ class Planner:
         if pace.settled:  # a batch that never changes needs no observation
             return pace.batch
         observation = self._observation = self.observe()
-        self.finished = self._finite and is_finished(pace.policy, observation)
+        self.finished = self._finite is not None and bool(self._finite.finished(observation))
         return None if self.finished else pace.choose(observation)
 
     def observe(self) -> Observation:

@@ -60,16 +60,16 @@ class Rehearse:
 
 @dataclass(frozen=True)
 class RoundOfLayouts:
-    """A policy that goes through given layouts, several steps of each, and then round again."""
+    """The script's policy, but it goes through given layouts, several steps of each, and then round again."""
 
-    inner: Policy
+    policy: Policy
     layouts: tuple[tuple[int, int], ...]
     turn: int  # steps of each
     after: int
 
     @property
     def base(self) -> int:
-        return self.inner.base
+        return self.policy.base
 
     def layout(self, seen: Observation) -> Layout:
         """The layout whose turn it is."""
@@ -79,6 +79,10 @@ class RoundOfLayouts:
 
     def batch(self, seen: Observation) -> int:
         return self.layout(seen).global_batch
+
+    def finished(self, seen: Observation) -> bool:
+        """Never: measuring ends by its figures or by the clock, however short the script's own trace is."""
+        return False
 
 
 class NoRehearsal:

@@ -15,7 +15,7 @@ from swell.core.types import Factors
 from swell.errors import LossError
 from swell.job.gradient_noise import Reading
 from swell.job.learner import Clip, Learner, is_regular, merged_codes
-from swell.job.vote import NO_SIGNALS, Signals, Vote, as_number, hold
+from swell.job.vote import NO_SIGNALS, Signals, Vote, agreed_signals, as_number, hold
 from swell.loop.metrics import Metrics, agreed_names
 from swell.loop.step import Phase, StepInProgress
 
@@ -133,7 +133,7 @@ class Updater:
             stepped=True,
             factors=factors,
             gain=learner.rule.gain(total),
-            signals=_signals(votes),
+            signals=agreed_signals(votes),
             last_s=max(vote.last_s for vote in votes),
         )
 
@@ -161,7 +161,7 @@ class Updater:
 
     def _pending_metrics(self, collective: Collective, votes: list[Vote]) -> list[Tensor]:
         names = agreed_names(self._metrics, collective, [int(vote.layout) for vote in votes])
-        return self._metrics.exchanged(names, self._device)
+        return self._metrics.tensors_to_sum(names, self._device)
 
     def _checked_loss(self, figures: Tensor) -> float | None:
         """The step's mean loss if it is not finite and steps with such a loss are skipped; raises where they are not.
@@ -177,15 +177,6 @@ class Updater:
         if self._nonfinite == "skip":
             return loss
         raise LossError(not_finite(loss))
-
-
-def _signals(votes: Sequence[Vote]) -> Signals:
-    """A notice and another world by anybody's vote; a checkpoint by the first replica's clock."""
-    return Signals(
-        noticed=any(vote.noticed for vote in votes),
-        pending=any(vote.pending for vote in votes),
-        due=bool(votes[0].due),
-    )
 
 
 def not_finite(loss: float) -> str:

@@ -73,6 +73,15 @@ def hold(collective: Collective, vote: Vote) -> list[Vote]:
     return votes
 
 
+def agreed_signals(votes: Sequence[Vote]) -> Signals:
+    """A notice and another world by anybody's vote; a checkpoint by the first replica's clock."""
+    return Signals(
+        noticed=any(vote.noticed for vote in votes),
+        pending=any(vote.pending for vote in votes),
+        due=bool(votes[0].due),
+    )
+
+
 def why_failed(votes: Sequence[Vote]) -> str:
     """Which replicas could not compute their share, and at which micro-batch memory ran out where that was it."""
     reasons = []

@@ -11,11 +11,11 @@ from swell.core.counts import whole_number
 from swell.core.feasibility import feasible_replicas
 from swell.core.planning import plan, plan_remainder, with_equal_rounds
 from swell.core.profile import Profile
-from swell.core.protocols import Policy
+from swell.core.protocols import BoundedPolicy, LayoutPolicy, Policy
 from swell.core.types import Layout, NoiseEstimate, Observation, Plan, StepTimes
 from swell.errors import ConfigError, PlanError
-from swell.policies import Fixed
-from swell.policies.decision import checked_batch, chosen_layout, lays_out
+from swell.policies import Fixed, find
+from swell.policies.decision import checked_batch, layout_by
 
 MOST_REPLICAS = 4096  # that are listed where a batch could feed more
 
@@ -38,7 +38,9 @@ class Pace:
         self.base = policy.base
         # Without bounds: the batch the user tuned fits one device; more is for the user to say.
         self._low, self._high = (None, self.base) if micro is None else _bounds(micro)
-        if lays_out(policy):
+        # Asked once: the check is slow for every step.
+        self._layout_policy, self._bounded_policy = find(policy, LayoutPolicy), find(policy, BoundedPolicy)
+        if self._layout_policy is not None:
             _check_layouts(policy, low=self._low, constant=constant_micro)
         self._told_high = None if micro is None else self._high  # a bound for policies that choose the micro-batch too
         self._constant, self._capacity = constant_micro, capacity
@@ -91,8 +93,11 @@ class Pace:
 
     def choose(self, seen: Observation) -> int:
         """The next global batch; a policy that also lays steps out is asked for that."""
-        self._layout = chosen_layout(self.policy, seen)
-        return checked_batch(self.policy, seen) if self._layout is None else self._layout.global_batch
+        if self._layout_policy is None:
+            self._layout = None
+            return checked_batch(self.policy, seen)
+        self._layout = layout_by(self._layout_policy, self.policy, seen)
+        return self._layout.global_batch
 
     @property
     def micro(self) -> int | None:
@@ -155,7 +160,7 @@ class Pace:
         """On how many replicas a step can be laid out; None where that depends on what the policy is yet to choose."""
         if self._capacity is not None:
             return [len(self._capacity)]
-        bounded = _bounded(self.policy)
+        bounded = self._bounded_policy
         if bounded is not None and bounded.max is not None:
             among = range(1, min(bounded.max, MOST_REPLICAS) + 1)
             return [world.replicas for world in bounded.worlds(among) if world.batches is not None]
@@ -170,7 +175,7 @@ class Pace:
         """What rules other numbers of replicas out, as a user gave it."""
         if self._capacity is not None:
             return f"capacity={self._capacity}"
-        bounded = _bounded(self.policy)
+        bounded = self._bounded_policy
         if bounded is not None:
             return f"max={bounded.max}, micro={bounded.micro!r}"
         given = f"batch={getattr(self.policy, 'size', self.batch)}"
@@ -237,13 +242,6 @@ class Pace:
         self._micro_seen, self.max_micro = state["micro_seen"], state["max_micro"]
         self.profile.load_state_dict(state["profile"])
         self._layout = None if state["layout"] is None else Layout(**state["layout"])
-
-
-def _bounded(policy: Any) -> Any:
-    """The policy, or one within it, that knows its bounds in every world (``worlds``); None where none does."""
-    while not hasattr(policy, "worlds") and hasattr(policy, "policy"):
-        policy = policy.policy
-    return policy if hasattr(policy, "worlds") else None
 
 
 def _least(*bounds: int | None) -> int | None:

@@ -1,19 +1,20 @@
-"""Which global batch the next step takes. A policy is a pure function of what is seen, so every decision can be
-replayed.
+"""Which global batch the next step takes. A policy is a pure function of the observation, so a log can be replayed.
 
-``POLICIES`` holds those that decide, ``COMBINATORS`` those that wrap another; ``as_policy`` takes whatever a user
-gives.
+``POLICIES`` holds those that decide, ``COMBINATORS`` those that wrap another one. ``as_policy`` makes a policy of
+whatever a user gives, and ``find`` tells what it can do besides choosing a batch.
 """
 
 from __future__ import annotations
 
+from swell.policies.abilities import find
 from swell.policies.coerce import UserPolicy, as_policy
 from swell.policies.combinators import AtEpochEnds, Clamp, Dwell, Hysteresis, RoundTo, RoundToReplicas
-from swell.policies.decision import checked_batch, chosen_layout, is_finished
+from swell.policies.decision import checked_batch, chosen_layout, explanation, is_finished
 from swell.policies.fixed import Fixed
 from swell.policies.goodput import Goodput
 from swell.policies.noise_scale import NoiseScale
 from swell.policies.norm_test import NormTest
+from swell.policies.one_pass import OnePass
 from swell.policies.ramp import Ramp
 from swell.policies.replay import Replayed, observation_from_dict, observation_to_dict, replay
 from swell.policies.schedule import Schedule
@@ -49,6 +50,7 @@ __all__ = [
     "Hysteresis",
     "NoiseScale",
     "NormTest",
+    "OnePass",
     "Ramp",
     "Replayed",
     "RoundTo",
@@ -59,6 +61,8 @@ __all__ = [
     "as_policy",
     "checked_batch",
     "chosen_layout",
+    "explanation",
+    "find",
     "is_finished",
     "observation_from_dict",
     "observation_to_dict",

@@ -20,11 +20,16 @@ from swell.policies.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class UserPolicy:
-    """A user's function as a policy; ``as_policy`` makes it."""
+    """A user's function, or object without a base, as a policy; ``as_policy`` makes it."""
 
     choose: Callable[[Observation], int]
     base: int
     over: Callable[[Observation], bool] | None = None  # never over
+
+    @property
+    def policy(self) -> Any:
+        """The user's object or function, which may have abilities of its own."""
+        return getattr(self.choose, "__self__", self.choose)
 
     def batch(self, seen: Observation) -> int:
         return self.choose(seen)

@@ -1,1 +1,1 @@
-"""A worker's side of the run: its processes, devices, process groups and environment."""
+"""The worker's side of a run: environment, world, device and process groups."""

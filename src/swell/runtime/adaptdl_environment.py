@@ -1,4 +1,4 @@
-"""What AdaptDL's launchers say through ADAPTDL_* variables, read when asked for."""
+"""The ADAPTDL_* environment variables, which AdaptDL's launchers set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swell.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptDLEnvironment:
-    """The variables by name, without their prefix; None where one is not set."""
+    """The variables without their prefix; None for one that is not set."""
 
     checkpoint_path: str | None = None
     share_path: str | None = None
@@ -31,22 +31,22 @@ _NUMBERS = ("master_port", "replica_rank", "num_nodes", "num_replicas", "num_res
 
 
 def read_adaptdl_environment(environ: Mapping[str, str] | None = None) -> AdaptDLEnvironment:
-    """What ``environ`` (``os.environ`` unless given) says; empty values count as unset.
+    """The variables in ``environ`` (default: ``os.environ``); empty values count as unset.
 
     >>> read_adaptdl_environment({"ADAPTDL_NUM_REPLICAS": "4"}).num_replicas
     4
     """
     environ = os.environ if environ is None else environ
-    found: dict[str, str | int | None] = {}
+    values: dict[str, str | int | None] = {}
     for name in AdaptDLEnvironment.__slots__:
         value = environ.get(f"ADAPTDL_{name.upper()}") or None
         if value is not None and name in _NUMBERS:
             if not value.strip().isdecimal():
                 raise ConfigError(
-                    f"environment variable ADAPTDL_{name.upper()} is {value!r}, expected a whole number, 0 or more. "
-                    f"Unset it or set it right."
+                    f"environment variable ADAPTDL_{name.upper()} is {value!r}; expected a whole number, 0 or more. "
+                    f"Unset or correct it."
                 )
-            found[name] = int(value)
+            values[name] = int(value)
         else:
-            found[name] = value
-    return AdaptDLEnvironment(**found)  # pyright: ignore[reportArgumentType]
+            values[name] = value
+    return AdaptDLEnvironment(**values)  # pyright: ignore[reportArgumentType]

@@ -1,10 +1,9 @@
-"""What replicas tell one another: alone, or over torch process groups."""
+"""How replicas exchange numbers, text and tensors: alone, or over torch process groups."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -12,24 +11,8 @@ import torch.distributed as dist
 from swell.errors import ConfigError, WorldError
 from swell.runtime.peer_failures import lost_peers_as_world_errors
 
-_LOOK = timedelta(seconds=0.5)  # how long a wait lasts before it is asked whether a peer is known to be gone
-BUCKET_BYTES = 32 * 2**20  # tensors travel together up to this much, so that the copy they need stays small
-
-
-class Pending(Protocol):
-    """An exchange under way."""
-
-    def wait(self) -> list[list[float]]:
-        """Every rank's numbers, in rank order; blocks until they are there. May be called again."""
-        ...
-
-
-class _Arrived:
-    def __init__(self, numbers: list[list[float]]) -> None:
-        self._numbers = numbers
-
-    def wait(self) -> list[list[float]]:
-        return self._numbers
+_POLL = timedelta(seconds=0.5)  # how often a wait checks whether a peer is known to be lost
+BUCKET_BYTES = 32 * 2**20  # tensors travel together up to this size, so that the copy they need stays small
 
 
 class Alone:
@@ -41,15 +24,11 @@ class Alone:
     control_group = None
 
     def gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
-        """The numbers given, as the only row."""
+        """The given numbers, as the only row."""
         return [[float(number) for number in numbers]]
 
-    def gather_numbers_async(self, numbers: Sequence[float]) -> Pending:
-        """The numbers given, already there."""
-        return _Arrived(self.gather_numbers(numbers))
-
     def gather_text(self, text: str) -> list[str]:
-        """The text given, as the only one."""
+        """The given text, as the only one."""
         return [text]
 
     def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -66,13 +45,13 @@ class Alone:
 class TorchCollective:
     """Replicas of a torch process group.
 
-    Numbers, text and CPU tensors travel over ``control_group``, a group of CPU workers with the same ranks, so that
-    nothing said between replicas waits for the device; tensors on a device travel over ``group``. With gloo both may be
-    one group, but a second one lets numbers overtake gradients. Every lost peer surfaces as ``WorldError``.
+    Numbers, text and CPU tensors travel over ``control_group``, a CPU group with the same ranks, so that they never
+    wait for the device; tensors on a device travel over ``group``. With gloo both may be one group, but a second one
+    lets numbers overtake gradients. A lost peer raises ``WorldError``.
 
-    Once in a while gloo (torch 2.13) misses that a peer has closed its connection and waits for it until the time-out.
-    Whoever knows that a peer is gone sets ``lost``, and the wait is given up; ``stuck`` then says that a thread of gloo
-    is still in it.
+    Sometimes gloo (torch 2.13) misses that a peer has closed its connection, and waits for it until the time-out. Code
+    that knows of the loss sets ``lost``, and the wait is given up; ``stuck`` then means that a gloo thread is still in
+    it.
     """
 
     def __init__(
@@ -86,29 +65,26 @@ class TorchCollective:
         self.device = torch.device(device)
         self.lost = False
         self.stuck = False
-        self.underway: Callable[[], None] | None = None  # called while tensors are on their way, to fail there
+        self.underway: Callable[[], None] | None = None  # called while tensors are under way, for faults on purpose
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
-        same = (dist.get_rank(self.control_group), dist.get_world_size(self.control_group))
-        if same != (self.rank, self.size):
+        control_rank, control_size = dist.get_rank(self.control_group), dist.get_world_size(self.control_group)
+        if (control_rank, control_size) != (self.rank, self.size):
             raise ConfigError(
-                f"the control group places this process at rank {same[0]} of {same[1]}, the main group at rank "
-                f"{self.rank} of {self.size}. Make both from the same ranks in the same order."
+                f"in the control group this process is rank {control_rank} of {control_size}; expected rank "
+                f"{self.rank} of {self.size}, as in the main group. Make both groups from the same ranks in the "
+                f"same order."
             )
 
     def gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
-        """Every rank's float64 numbers, in rank order; every rank gives equally many."""
-        return self.gather_numbers_async(numbers).wait()
-
-    def gather_numbers_async(self, numbers: Sequence[float]) -> Pending:
-        """Start the exchange of ``gather_numbers`` and go on computing; ``wait()`` gives its result."""
+        """Every rank's float64 numbers, in rank order; every rank gives the same number of them."""
         if self.size == 1:
-            return _Arrived([[float(number) for number in numbers]])
+            return [[float(number) for number in numbers]]
         mine = torch.tensor(list(numbers), dtype=torch.float64)
         rows = [torch.empty_like(mine) for _ in range(self.size)]
         with lost_peers_as_world_errors("gathering numbers"):
-            work = dist.all_gather(rows, mine, group=self.control_group, async_op=True)
-        return _Gathering(self, work, rows, mine)
+            self.finish(dist.all_gather(rows, mine, group=self.control_group, async_op=True))
+        return [row.tolist() for row in rows]
 
     def gather_text(self, text: str) -> list[str]:
         """Every rank's text, in rank order; lengths may differ."""
@@ -158,13 +134,13 @@ class TorchCollective:
             self._land(flights)
 
     def barrier(self) -> None:
-        """Return once every rank has called it; the device is not waited for."""
+        """Return once every rank has called it; it does not wait for the device."""
         if self.size > 1:
-            with lost_peers_as_world_errors("waiting for the others"):
+            with lost_peers_as_world_errors("waiting for the other workers"):
                 self.finish(dist.all_reduce(torch.zeros(1), group=self.control_group, async_op=True))
 
     def finish(self, work: dist.Work | None, *, on_device: bool = False) -> None:
-        """Wait until an exchange is done; one on a device is only queued, and never waited for here."""
+        """Wait until an exchange is done; one on a device is only queued."""
         if work is None:
             return
         if on_device:
@@ -172,7 +148,7 @@ class TorchCollective:
             return
         while True:
             try:
-                work.wait(_LOOK)
+                work.wait(_POLL)
                 return
             except RuntimeError:
                 if work.is_completed():
@@ -180,11 +156,12 @@ class TorchCollective:
                 if self.lost:
                     self.stuck = True
                     raise WorldError(
-                        "a worker was lost and the exchange with it did not end. The world must be formed anew."
+                        "a worker was lost and the exchange with it did not end; expected every worker to answer. "
+                        "Form the world again."
                     ) from None
 
     def _land(self, flights: Sequence[Flight]) -> None:
-        """Wait for what is under way and copy it back to where it came from."""
+        """Wait for the tensors under way and copy them back to where they came from."""
         for bucket, flat, work in flights:
             self.finish(work, on_device=flat.device.type != "cpu")
             if bucket:
@@ -195,30 +172,12 @@ class TorchCollective:
         return self.control_group if tensor.device.type == "cpu" else self.group
 
 
-class _Gathering:
-    def __init__(
-        self, among: TorchCollective, work: dist.Work | None, rows: list[torch.Tensor], mine: torch.Tensor
-    ) -> None:
-        self._among = among
-        self._work = work
-        self._rows = rows
-        self._mine = mine  # gloo reads it until the work is done
-        self._numbers: list[list[float]] | None = None
-
-    def wait(self) -> list[list[float]]:
-        if self._numbers is None:
-            with lost_peers_as_world_errors("gathering numbers"):
-                self._among.finish(self._work)
-            self._numbers = [row.tolist() for row in self._rows]
-        return self._numbers
-
-
 Bucket = list[torch.Tensor]
 Flight = tuple[Bucket, torch.Tensor, "dist.Work | None"]
 
 
 def _flattened(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[Bucket, torch.Tensor]]:
-    """Each bucket with the one-dimensional tensor that travels for it: a view of it where possible, else a copy."""
+    """Each bucket with the one-dimensional tensor that travels for it: a view if possible, else a copy."""
     for bucket in _buckets(tensors):
         if len(bucket) == 1 and bucket[0].is_contiguous():
             yield [], bucket[0].view(-1)
@@ -233,17 +192,17 @@ def _buckets(tensors: Sequence[torch.Tensor]) -> Iterator[Bucket]:
             kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
     for kind in kinds.values():
         bucket: Bucket = []
-        held = 0
+        bucket_bytes = 0
         for tensor in kind:
             size = tensor.numel() * tensor.element_size()
-            if bucket and held + size > BUCKET_BYTES:
+            if bucket and bucket_bytes + size > BUCKET_BYTES:
                 yield bucket
-                bucket, held = [], 0
+                bucket, bucket_bytes = [], 0
             bucket.append(tensor)
-            held += size
+            bucket_bytes += size
         yield bucket
 
 
 def _check_source(source: int, size: int) -> None:
     if not 0 <= source < size:
-        raise ConfigError(f"source rank is {source}, expected 0 to {size - 1}: the ranks of this world.")
+        raise ConfigError(f"source is {source}; expected a rank of this world, 0 to {size - 1}.")

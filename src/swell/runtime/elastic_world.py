@@ -1,4 +1,4 @@
-"""The world of a worker that ``swell run`` started: formed anew in place whenever workers come, go or die."""
+"""The world of a worker that ``swell run`` started: formed again in place whenever workers come, go or die."""
 
 from __future__ import annotations
 
@@ -33,18 +33,17 @@ from swell.supervisor.channel import Channel
 from swell.supervisor.generation import Generation
 from swell.supervisor.notice import Notice
 
-# gloo lets the accepting side of a connection wait 5 times as long for a peer that died before it connected, and
-# nothing can call it back. All members are there when they begin to connect, so the first attempt may be short; each
-# one that fails is followed by one of twice the time.
+# The accepting side of a gloo connection waits 5 times this long for a peer that died before it connected, and nothing
+# can interrupt it. All members are present when they begin to connect, so the first attempt may be short; after each
+# failure the time is doubled.
 _CONNECT_S = 0.2
 
 
 class ElasticWorld:
-    """Keeps this process and whatever it holds in memory while the group round it changes.
+    """Keeps this process and its memory while the group around it changes.
 
-    A new worker belongs to no group until it calls ``reform`` for the first time, so it can import and build its model
-    while the others go on training. ``reform`` then, and whenever it is called again, waits for the supervisor's newest
-    generation and forms it with the other members.
+    A new worker belongs to no group until its first call of ``reform``, so it can import and build its model while the
+    others train. Every call of ``reform`` waits for the supervisor's newest generation and forms it with its members.
     """
 
     elastic = True
@@ -52,7 +51,7 @@ class ElasticWorld:
 
     def __init__(self, link: SupervisorLink, *, device: torch.device, backend: str, timeout_s: float) -> None:
         self.device = device
-        self.member = link.member  # this worker's name in the run; a rank changes, this does not
+        self.member = link.member  # this worker's name in the run; unlike its rank it never changes
         self.generation = 0
         self.interim = False
         self._link = link
@@ -61,7 +60,7 @@ class ElasticWorld:
         self._collective: TorchCollective | None = None
         self._members: tuple[int, ...] = ()  # of the present group
         self._connections = Connections()
-        self._passed = 0  # the newest generation this worker was in or gave up: it waits for a newer one
+        self._passed = 0  # newest generation this worker was in or gave up: it waits for a newer one
         self._stores: list[RendezvousStore] = []  # torch keeps only the C++ half alive
         self._excepthook = sys.excepthook
         self._lock = threading.Lock()
@@ -70,10 +69,11 @@ class ElasticWorld:
 
     @property
     def collective(self) -> TorchCollective:
-        """What the present members speak over; there is none before the first ``reform``."""
+        """The collective of the present members; there is none before the first ``reform``."""
         if self._collective is None:
             raise WorldError(
-                "this worker belongs to no group yet: call reform() once everything is built, and after every loss."
+                "this worker belongs to no group; expected reform() first. Call it once the model is built, and again "
+                "after every loss."
             )
         return self._collective
 
@@ -83,35 +83,35 @@ class ElasticWorld:
         return self._collective is not None
 
     def pending(self) -> bool:
-        """Whether another generation was announced, or must be; also counts as a sign of progress."""
+        """Whether another generation was announced, or must be; each call also counts as progress."""
         self._link.step()
         newest = self._link.newest
         return self.interim or (newest is not None and newest.number > self.generation)
 
     def notice(self) -> Notice | None:
-        """Whether the whole run is to stop. A supervisor that is gone counts, for nobody could help any more.
+        """The notice for the whole run to stop. The loss of the supervisor counts as one.
 
-        A worker that is to leave alone hears of it by ``pending`` and ``reform``.
+        A worker that must leave alone learns it from ``pending`` and ``reform``.
         """
         return self._link.notice
 
     def leave(self, source: str) -> bool:
-        """Pass on a notice that reached this worker alone; True, for the supervisor takes care of it.
+        """Pass on a notice that reached this worker alone; True, because the supervisor takes care of it.
 
-        It announces a generation without this worker (``pending``), in which ``reform`` raises ``Dismissed``; or, where
-        the others may not go on without it, gives notice to all.
+        The supervisor announces a generation without this worker (``pending``), for which ``reform`` raises
+        ``Dismissed``. If the others may not go on without it, the supervisor gives notice to all.
         """
         self._link.say("leave", source=source)
         return True
 
     def allow(self, sizes: Iterable[int], *, why: str) -> None:
-        """Tell the supervisor which numbers of workers the job can be laid out on, and by which of its bounds."""
+        """Report the numbers of workers the job can be laid out on, and in ``why`` the bounds behind them."""
         self._link.say("allow", sizes=sorted(set(sizes)), why=why)
 
     def reform(self) -> TorchCollective:
         """Leave the present group, whole or broken, and form the newest generation with its members.
 
-        Blocks until a generation with this worker is formed. Raises ``Dismissed``, which ends the process, when the
+        Blocks until a generation with this worker is formed. Raises ``Dismissed``, which ends the process, if the
         others go on without it or the supervisor is gone.
         """
         self._drop()
@@ -123,24 +123,24 @@ class ElasticWorld:
         while True:
             generation = self._link.newer_than(self._passed)
             self._link.say("joined", number=generation.number)
-            began = time.monotonic()
+            began_at = time.monotonic()
             try:
                 collective = self._form(generation, connect_s=connect_s)
             except (SupersededError, RuntimeError, TimeoutError) as error:
-                in_vain = self._link.superseded(generation.number)
-                if not (in_vain or isinstance(error, (SupersededError, TimeoutError)) or is_peer_failure(error)):
+                superseded = self._link.superseded(generation.number)
+                if not (superseded or isinstance(error, (SupersededError, TimeoutError)) or is_peer_failure(error)):
                     raise
                 self._passed = generation.number
                 self._drop()
                 connect_s = min(2 * connect_s, self._timeout_s)
-                if not in_vain:
+                if not superseded:
                     self._link.say("left", number=generation.number, why=reason_of(error))
             else:
-                self._link.say("formed", number=generation.number, took_s=round(time.monotonic() - began, 4))
+                self._link.say("formed", number=generation.number, took_s=round(time.monotonic() - began_at, 4))
                 return collective
 
     def close(self) -> None:
-        """Leave for good: with the others at the end of training, at once when an exception is on its way."""
+        """Leave for good: together with the others, or at once while an exception is raised."""
         if self._closed:
             return
         self._closed = True
@@ -155,11 +155,11 @@ class ElasticWorld:
     def _form(self, generation: Generation, *, connect_s: float) -> TorchCollective:
         rank, size = generation.members.index(self.member), len(generation.members)
         store = RendezvousStore(
-            generation.rendezvous, in_vain=lambda: self._link.superseded(generation.number), timeout_s=self._timeout_s
+            generation.rendezvous, give_up=lambda: self._link.superseded(generation.number), timeout_s=self._timeout_s
         )
         self._stores.append(store)
         if getattr(sys.excepthook, "__name__", "") == "_distributed_excepthook":
-            sys.excepthook = self._excepthook  # torch puts "[rank0]: " before every line, once more for every group
+            sys.excepthook = self._excepthook  # torch adds one more "[rank0]: " per group
         connections = Connections()
         try:
             with connections.recorded():
@@ -181,12 +181,12 @@ class ElasticWorld:
             self._members = generation.members
             self.generation, self.interim = generation.number, generation.interim
         self._passed = generation.number
-        if self._link.superseded(generation.number):  # only a loss can do that before all have formed it
+        if self._link.superseded(generation.number):  # only a loss does that before all have formed it
             raise SupersededError("a member was lost while the world was formed")
         return collective
 
     def _drop(self) -> None:
-        """Cut every connection of the present group, so that no neighbour waits for us, and forget it."""
+        """Cut every connection of the present group, so that no neighbour waits for this worker, and forget it."""
         with self._lock:
             self._connections.sever()
             if self._collective is not None and self._collective.stuck:
@@ -195,35 +195,36 @@ class ElasticWorld:
         abort_default_group(self._backend)
 
     def _hear(self, generation: Generation) -> None:
-        """In the link's thread: free the main thread from a collective that a dead member keeps from finishing."""
+        """In the link's thread: free the main thread from a collective that cannot finish because a member died."""
         with self._lock:
             if self._collective is None or set(self._members) <= set(generation.alive):
                 return
             self._connections.sever()
             self._collective.lost = True
             if self._backend == "nccl":
-                with contextlib.suppress(Exception):  # the main thread reports what is wrong with the group
+                with contextlib.suppress(Exception):  # the main thread reports the group's error
                     self._collective.group._get_backend(self.device).abort()
 
 
 def open_elastic_world(
-    said: Environment, device: torch.device | str, *, backend: str | None, timeout_s: float
+    environment: Environment, device: torch.device | str, *, backend: str | None, timeout_s: float
 ) -> ElasticWorld:
     """The world of a worker that the supervisor started."""
-    assert said.swell_channel is not None and said.swell_member is not None
-    own = choose_device(device, local_rank=said.swell_slot or 0, backend=backend)
+    descriptor, member = environment.swell_channel, environment.swell_member
+    assert descriptor is not None and member is not None
+    own_device = choose_device(device, local_rank=environment.swell_slot or 0, backend=backend)
     try:
-        if not os.get_inheritable(said.swell_channel):  # as the supervisor hands it over, until we take it
+        if not os.get_inheritable(descriptor):  # the supervisor makes it inheritable; the first owner takes that back
             raise WorldError(
-                "the elastic world of this worker was opened before. Open it once, in the process that `swell run` "
-                "started, and hand it on."
+                "the elastic world of this worker is open already; expected one per process. Open it once, in the "
+                "process that `swell run` started, and pass it on."
             )
-        os.set_inheritable(said.swell_channel, False)
-        end = socket.socket(fileno=said.swell_channel)
+        os.set_inheritable(descriptor, False)
+        end = socket.socket(fileno=descriptor)
     except OSError as error:
         raise WorldError(
-            f"SWELL_CHANNEL names descriptor {said.swell_channel}, which is no connection to a supervisor ({error}). "
-            f"Start the script with `swell run`, or unset SWELL_CHANNEL."
+            f"SWELL_CHANNEL is {descriptor}; expected the descriptor of a connection to a supervisor ({error}). Start "
+            f"the script with `swell run`, or unset SWELL_CHANNEL."
         ) from error
-    link = SupervisorLink(Channel(end), said.swell_member, beat_s=said.swell_beat_s or 1.0)
-    return ElasticWorld(link, device=own, backend=choose_backend(own, backend), timeout_s=timeout_s)
+    link = SupervisorLink(Channel(end), member, beat_s=environment.swell_beat_s or 1.0)
+    return ElasticWorld(link, device=own_device, backend=choose_backend(own_device, backend), timeout_s=timeout_s)

@@ -1,4 +1,4 @@
-"""Everything this process was told through environment variables, read in one place."""
+"""The environment variables that swell reads, in one place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Number = TypeVar("_Number", int, float)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What a launcher said; every field is None where it said nothing."""
+    """The launcher's variables and swell's own; None for one that is not set."""
 
     rank: int | None = None  # RANK
     world_size: int | None = None  # WORLD_SIZE
@@ -24,17 +24,15 @@ class Environment:
     num_nodes: int | None = None  # GROUP_WORLD_SIZE: agents of torchrun
     master_addr: str | None = None  # MASTER_ADDR
     master_port: int | None = None  # MASTER_PORT
-    torchrun_id: str | None = None  # TORCHELASTIC_RUN_ID
     restart_count: int | None = None  # TORCHELASTIC_RESTART_COUNT
-    max_restarts: int | None = None  # TORCHELASTIC_MAX_RESTARTS
-    swell_channel: int | None = None  # SWELL_CHANNEL: the descriptor that leads to the supervisor
-    swell_member: int | None = None  # SWELL_MEMBER: this worker's name, never given twice in a run
-    swell_slot: int | None = None  # SWELL_SLOT: which of the machine's places (devices) it holds
+    swell_channel: int | None = None  # SWELL_CHANNEL: the descriptor of the connection to the supervisor
+    swell_member: int | None = None  # SWELL_MEMBER: this worker's name, never used twice in a run
+    swell_slot: int | None = None  # SWELL_SLOT: the slot (device) of the machine that it uses
     swell_run_dir: str | None = None  # SWELL_RUN_DIR: the folder of the run
     swell_rehearse: str | None = None  # SWELL_REHEARSE: measure only, as `swell noise` and `swell tune` ask
     swell_beat_s: float | None = None  # SWELL_BEAT_S: seconds between two heartbeats
     swell_faults: str | None = None  # SWELL_FAULTS: where to fail on purpose
-    swell_events: str | None = None  # SWELL_EVENTS: a file that takes a job's events besides its own log
+    swell_events: str | None = None  # SWELL_EVENTS: a second file for a job's events
 
     @property
     def launched(self) -> bool:
@@ -48,7 +46,7 @@ class Environment:
 
     @property
     def nodes(self) -> int:
-        """Machines in the world, as far as the launcher said; 1 where it did not."""
+        """Number of machines in the world; 1 if the launcher does not say."""
         if self.num_nodes is not None:
             return max(1, self.num_nodes)
         if self.world_size and self.local_world_size:
@@ -57,7 +55,7 @@ class Environment:
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
-    """What the launcher said in ``environ`` (``os.environ`` unless given); empty values count as unset.
+    """The variables in ``environ`` (default: ``os.environ``); empty values count as unset.
 
     >>> read_environment({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}).nodes
     2
@@ -73,14 +71,14 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
             return None if value is None else kind(value)
         except ValueError:
             raise ConfigError(
-                f"environment variable {name} is {value!r}, expected {expected}. "
-                f"Unset it, or start the script with torchrun or `swell run`."
+                f"environment variable {name} is {value!r}; expected {expected}. Unset it, or start the script with "
+                f"torchrun or `swell run`."
             ) from None
 
     def whole(name: str) -> int | None:
         return number(name, int, "a whole number")
 
-    found = Environment(
+    environment = Environment(
         rank=whole("RANK"),
         world_size=whole("WORLD_SIZE"),
         local_rank=whole("LOCAL_RANK"),
@@ -88,9 +86,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         num_nodes=whole("GROUP_WORLD_SIZE"),
         master_addr=text("MASTER_ADDR"),
         master_port=whole("MASTER_PORT"),
-        torchrun_id=text("TORCHELASTIC_RUN_ID"),
         restart_count=whole("TORCHELASTIC_RESTART_COUNT"),
-        max_restarts=whole("TORCHELASTIC_MAX_RESTARTS"),
         swell_channel=whole("SWELL_CHANNEL"),
         swell_member=whole("SWELL_MEMBER"),
         swell_slot=whole("SWELL_SLOT"),
@@ -100,26 +96,27 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         swell_faults=text("SWELL_FAULTS"),
         swell_events=text("SWELL_EVENTS"),
     )
-    if (found.rank is None) != (found.world_size is None):
-        given, missing = ("RANK", "WORLD_SIZE") if found.rank is not None else ("WORLD_SIZE", "RANK")
+    rank, size = environment.rank, environment.world_size
+    if (rank is None) != (size is None):
+        present, missing = ("WORLD_SIZE", "RANK") if rank is None else ("RANK", "WORLD_SIZE")
         raise ConfigError(
-            f"environment variable {given} is set and {missing} is not. Set both (torchrun does), or neither to run "
-            f"on one process."
+            f"environment variable {present} is set and {missing} is not; expected both or neither. Start the script "
+            f"with torchrun, which sets both, or unset it to run on one process."
         )
-    if found.rank is not None and found.world_size is not None and not 0 <= found.rank < found.world_size:
+    if rank is not None and size is not None and not 0 <= rank < size:
         raise ConfigError(
-            f"environment variable RANK is {found.rank}, expected 0 to WORLD_SIZE - 1 = {found.world_size - 1}. "
-            f"Start the script with torchrun or `swell run`, or unset both to run on one process."
+            f"environment variable RANK is {rank}; expected 0 to WORLD_SIZE - 1 = {size - 1}. Start the script with "
+            f"torchrun or `swell run`, or unset both to run on one process."
         )
-    return found
+    return environment
 
 
-def count_places(environ: Mapping[str, str] | None = None) -> int:
-    """How many workers this machine has room for: one for each CUDA device where there are any, else for each core.
+def count_places() -> int:
+    """How many workers fit on this machine: one per CUDA device if there is any, else one per core.
 
     Finds devices without torch, so that a supervisor starts at once.
     """
-    visible = (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         devices = len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
     else:
@@ -129,5 +126,5 @@ def count_places(environ: Mapping[str, str] | None = None) -> int:
 
 
 def variables_for(*, rehearse: str) -> dict[str, str]:
-    """This process's environment with what a rehearsal of a script is told."""
+    """This process's environment with the order to rehearse, for a script that is measured only."""
     return {**os.environ, "SWELL_REHEARSE": rehearse}

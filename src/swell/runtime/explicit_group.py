@@ -1,4 +1,4 @@
-"""A world from an address, a rank and a size, where no launcher speaks torchrun's language."""
+"""A world from an address, a rank and a size, for launchers that do not set torchrun's variables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from swell.runtime.world import StaticWorld
 
 
 def open_direct_world(
-    device: torch.device | str = "auto",
     *,
     rank: int,
     size: int,
@@ -27,27 +26,28 @@ def open_direct_world(
 ) -> StaticWorld:
     """The static world of ``size`` processes that meet at ``address:port``, where rank 0 listens.
 
-    A world of one process meets nobody and needs no port; it has a process group all the same. Raises ``ConfigError``
-    where the numbers do not fit together, ``WorldError`` where the others do not come.
+    A world of one process needs no port, but has a process group too. Raises ``ConfigError`` if the numbers do not fit
+    together, ``WorldError`` if the others do not come.
     """
     if not 0 <= rank < size:
-        raise ConfigError(f"rank {rank} of {size} processes; expected 0 to {size - 1}. Give each its own number.")
+        raise ConfigError(f"rank is {rank}; expected 0 to {size - 1}. Give each of the {size} processes its own.")
     if size > 1 and not 0 < port < 65536:
         raise ConfigError(
-            f"port {port} for {size} processes that must meet; expected one from 1 to 65535 that is free on {address}. "
-            f"Give all of them the same."
+            f"port is {port}; expected one from 1 to 65535 that is free on {address}. Give all {size} processes "
+            f"the same port."
         )
     visible = torch.cuda.device_count()
-    place = local_rank if local_rank is not None else rank % visible if visible else rank
-    own = choose_device(device, local_rank=place, backend=backend)
+    slot = local_rank if local_rank is not None else rank % visible if visible else rank
+    device = choose_device("auto", local_rank=slot, backend=backend)
     store: dist.Store
     if size == 1:
         store = dist.HashStore()
     else:
         host = "127.0.0.1" if address in ("", "0.0.0.0") else address
         wait = timedelta(seconds=timeout_s)
-        with lost_peers_as_world_errors(f"meeting the others at {host}:{port}"):
+        with lost_peers_as_world_errors(f"connecting to the others at {host}:{port}"):
             store = dist.TCPStore(host, port, size, is_master=rank == 0, timeout=wait, wait_for_workers=False)
-    chosen = choose_backend(own, backend)
-    collective = join_default_group(backend=chosen, device=own, timeout_s=timeout_s, store=store, rank=rank, size=size)
-    return StaticWorld(collective, device=own, nodes=nodes, owns_group=True)
+    collective = join_default_group(
+        backend=choose_backend(device, backend), device=device, timeout_s=timeout_s, store=store, rank=rank, size=size
+    )
+    return StaticWorld(collective, device=device, nodes=nodes, owns_group=True)

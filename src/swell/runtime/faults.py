@@ -1,4 +1,4 @@
-"""Faults on purpose: a worker fails at a named point of a chosen step, so that one can watch a run get over it."""
+"""Faults on purpose: a worker fails at a named point of a chosen step, to test how a run recovers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from swell.errors import ConfigError
-from swell.runtime.environment import read_environment
+from swell.runtime.environment import Environment, read_environment
 
 POINTS = {
     "backward": "before a backward pass",
@@ -20,14 +20,14 @@ POINTS = {
     "commit": "after the optimizer's step, before its samples count as done",
     "save": "while a checkpoint is being written (the first worker writes)",
     "join": "while a worker that joins receives the state from the others",
-    "load": "while a sample is being read, in the data-loading process where there is one",
+    "load": "while a sample is being read, in the data-loading process if there is one",
 }
 KINDS = {
     "kill": "SIGKILL",
     "term": "SIGTERM: a notice, after which the worker leaves or all of them save and stop",
-    "stop": "SIGSTOP: a hung worker, found by its silence",
+    "stop": "SIGSTOP: a hung worker, noticed by its silence",
     "exception": "an exception",
-    "exit": "the end of the process, without a word",
+    "exit": "the process exits without a message",
     "oom": "torch's out-of-memory error",
 }
 _SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}
@@ -40,7 +40,7 @@ class DeliberateError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One worker fails once: the one of ``rank``, when it comes to ``point`` after ``step`` or more committed steps."""
+    """One worker fails once: the one with ``rank``, when it reaches ``point`` after ``step`` or more steps."""
 
     rank: int
     step: int
@@ -52,16 +52,17 @@ class Fault:
 
 
 def fail_at(rank: int, step: int, point: str, kind: str = "kill") -> Fault:
-    """A fault for :class:`Faults`; ``ConfigError`` where point or kind are not known.
+    """A fault for :class:`Faults`; ``ConfigError`` if the point or the kind is unknown.
 
     >>> str(fail_at(1, 20, "reduce"))
     '1:20:reduce:kill'
     """
-    for given, known, name in ((point, POINTS, "point"), (kind, KINDS, "kind")):
-        if given not in known:
-            raise ConfigError(f"{given!r} is no {name} of a fault, expected one of {', '.join(known)}.")
-    if rank < 0 or step < 0:
-        raise ConfigError(f"a fault of rank {rank} at step {step}, expected numbers from 0.")
+    for name, value, known in (("point", point, POINTS), ("kind", kind, KINDS)):
+        if value not in known:
+            raise ConfigError(f"{name} of a fault is {value!r}; expected one of {', '.join(known)}.")
+    for name, number in (("rank", rank), ("step", step)):
+        if number < 0:
+            raise ConfigError(f"{name} of a fault is {number}; expected 0 or more.")
     return Fault(rank, step, point, kind)
 
 
@@ -73,50 +74,52 @@ def parse_fault(text: str) -> Fault:
     """
     rank, step, point, *kind = [*text.split(":"), "", ""][: max(3, text.count(":") + 1)]
     if not (rank.isdecimal() and step.isdecimal() and len(kind) <= 1):
-        raise ConfigError(f"{text!r} is no fault, expected RANK:STEP:POINT or RANK:STEP:POINT:KIND, as 1:20:reduce.")
+        raise ConfigError(f"fault is {text!r}; expected RANK:STEP:POINT or RANK:STEP:POINT:KIND, such as 1:20:reduce.")
     return fail_at(int(rank), int(step), point, *kind)
 
 
 class Faults:
-    """The faults planned for a run; each happens once, whoever has its rank when the time has come.
+    """The planned faults of a run; each happens once, to the worker that has its rank at that time.
 
-    Every worker of the run is told the same plan, by ``variables()`` in its environment. ``folder`` is where the first
-    that comes to a fault writes down that it has happened, so that a worker that takes over the rank does not fail in
-    its turn. Without faults ``reach`` does nothing.
+    Every worker of the run gets the same plan, by ``variables()`` in its environment. The first worker that reaches a
+    fault records it in ``folder``, so that a worker that takes over the rank does not fail again. Without faults
+    ``reach`` does nothing.
 
         run(["swell", "run", "train.py"], env={**os.environ, **Faults([fail_at(1, 20, "reduce")], folder).variables()})
     """
 
     def __init__(self, faults: Sequence[Fault] = (), folder: str | Path | None = None) -> None:
         if faults and folder is None:
-            raise ConfigError("faults were planned without a folder to note them in when they happen. Give one.")
+            raise ConfigError(
+                "folder is None; expected a folder in which faults are recorded when they happen. Give one."
+            )
         self._faults = tuple(faults)
         self._folder = Path() if folder is None else Path(folder)
 
     def plans(self, point: str) -> bool:
-        """Whether anything is planned at that point."""
+        """Whether a fault is planned at that point."""
         return any(fault.point == point for fault in self._faults)
 
     def reach(self, point: str, *, rank: int, step: int) -> None:
-        """Fail here and now if that is planned for this rank, at this step or an earlier one."""
+        """Fail now if that is planned for this rank, at this step or an earlier one."""
         for number, fault in enumerate(self._faults):
             due = fault.point == point and fault.rank == rank and fault.step <= step
             if due and self._claim(number, fault, step):
                 _fail(fault)
 
     def variables(self) -> dict[str, str]:
-        """The environment variables that tell a worker of the plan."""
+        """The environment variables that hand the plan to a worker."""
         plan = {"folder": str(self._folder.resolve()), "faults": [asdict(fault) for fault in self._faults]}
         return {"SWELL_FAULTS": json.dumps(plan)}
 
     def happened(self) -> list[dict[str, Any]]:
-        """Which of them have happened: their fields, when (``time``), at which step and to which process."""
-        found = []
+        """The faults that have happened: their fields, when (``time``), at which step and in which process."""
+        records = []
         for path in sorted(self._folder.glob("fault-*.json")):
             text = path.read_text()
             if text.endswith("\n"):
-                found.append(json.loads(text))
-        return sorted(found, key=lambda record: record["time"])
+                records.append(json.loads(text))
+        return sorted(records, key=lambda record: record["time"])
 
     def _claim(self, number: int, fault: Fault, step: int) -> bool:
         try:
@@ -129,27 +132,31 @@ class Faults:
         return True
 
 
-def read_faults(environ: Mapping[str, str] | None = None) -> Faults:
-    """The faults this process was told of; none unless somebody planned some."""
-    text = read_environment(environ).swell_faults
+def read_faults(environment: Environment | None = None) -> Faults:
+    """The faults planned in ``environment`` (default: this process's); usually none."""
+    text = (read_environment() if environment is None else environment).swell_faults
     if text is None:
         return Faults()
     try:
         plan = json.loads(text)
         return Faults([fail_at(**fault) for fault in plan["faults"]], plan["folder"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"SWELL_FAULTS is {text!r}, expected what Faults.variables() gives: {error}.") from error
+        raise ConfigError(
+            f"SWELL_FAULTS is {text!r}; expected a plan made by Faults.variables() ({error}). Unset it or set it so."
+        ) from error
 
 
 class FailingSamples:
-    """A map-style data set that fails where a fault of loading is planned, in whichever process reads from it."""
+    """A map-style data set that fails where a ``load`` fault is planned, in whichever process reads from it."""
 
     def __init__(self, dataset: Any, faults: Faults) -> None:
         import torch
 
         self.dataset = dataset
         self._faults = faults
-        self.place = torch.zeros(2, dtype=torch.int64).share_memory_()  # rank and step, seen by the loading processes
+        self.place = torch.zeros(
+            2, dtype=torch.int64
+        ).share_memory_()  # rank and step, shared with the loading processes
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -164,7 +171,7 @@ def _fail(fault: Fault) -> None:
     if fault.kind in _SIGNALS:
         os.kill(os.getpid(), _SIGNALS[fault.kind])
         if fault.kind == "kill":
-            time.sleep(60)  # another thread may hear it first
+            time.sleep(60)  # the signal may reach another thread first
         return
     if fault.kind == "exit":
         os._exit(_EXIT_STATUS)

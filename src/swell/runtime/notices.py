@@ -1,4 +1,4 @@
-"""Listening for notices: signals, a file that appears, or a function that is asked."""
+"""Sources of notices: signals, a file that appears, or a function."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Watch = Callable[[], "Notice | bool | None"]
 
 
 class Notices:
-    """Listens for notices from signals, a file that appears, or a callable; installed only inside its ``with`` block.
+    """Takes notices from signals, a file that appears, or a callable; installed only inside its ``with`` block.
 
-    A signal handler only sets a flag, so nothing is interrupted and every step is whole. The first Ctrl-C is a notice,
-    the second ends the process at once. Child processes made by fork (data-loading workers) keep to the ways they had:
-    the parent's notice is not theirs, and a Ctrl-C that the terminal sends to all of them does not break the loader.
+    A signal handler only sets a flag, so nothing is interrupted and every step is complete. The first Ctrl-C is a
+    notice, the second ends the process at once. Forked child processes (data-loading workers) take no notices: other
+    signals have their default effect on them, and a Ctrl-C that the terminal sends to all does not break the loader.
 
     >>> with Notices(signals=["SIGUSR1"], grace_s=30) as notices:
     ...     os.kill(os.getpid(), signal.SIGUSR1)
@@ -45,34 +45,34 @@ class Notices:
     ) -> None:
         unknown = [name for name in signals if name not in SIGNALS]
         if unknown:
-            raise ConfigError(f"signals {unknown} cannot be notices, expected some of {', '.join(SIGNALS)}.")
+            raise ConfigError(f"signals contains {', '.join(unknown)}; expected some of {', '.join(SIGNALS)}.")
         if grace_s is not None and grace_s < 0:
-            raise ConfigError(f"grace_s is {grace_s}, expected the seconds from a notice to its deadline, 0 or more.")
+            raise ConfigError(f"grace_s is {grace_s}; expected the seconds from a notice to its deadline, 0 or more.")
         self._signals = tuple(signals)
         self._file = None if file is None else Path(file)
         self._watch = watch
         self._grace_s = grace_s
         self._every_s = every_s
-        self._looked = -math.inf
+        self._polled_at = -math.inf
         self._notice: Notice | None = None
         self._previous: dict[int, Any] = {}
         self._pid = 0
 
     def notice(self) -> Notice | None:
-        """The notice that came first, or None. Reads a flag; file and callable are looked at once a second at most."""
+        """The first notice, or None. Reads a flag; polls file and callable at most once every ``every_s`` seconds."""
         if self._notice is None and (self._file is not None or self._watch is not None):
             now = time.monotonic()
-            if now - self._looked >= self._every_s:
-                self._looked = now
-                self._look()
+            if now - self._polled_at >= self._every_s:
+                self._polled_at = now
+                self._poll()
         return self._notice
 
     def install(self) -> Notices:
-        """Take over the signals; only the main thread may."""
+        """Take over the signals; possible in the main thread only."""
         if self._signals and threading.current_thread() is not threading.main_thread():
             raise ConfigError(
-                "signals can be taken as notices in the main thread only, and this is another one. Pass signals=() and "
-                "give a file or a callable to watch instead."
+                f"the thread is {threading.current_thread().name!r}; expected the main thread, because signals can be "
+                f"taken there only. Pass signals=() and give a file or a callable to watch instead."
             )
         self._pid = os.getpid()
         for name in self._signals:
@@ -81,7 +81,7 @@ class Notices:
         return self
 
     def uninstall(self) -> None:
-        """Give the signals back to whoever had them."""
+        """Restore the previous signal handlers."""
         for number, previous in self._previous.items():
             signal.signal(number, signal.SIG_DFL if previous is None else previous)
         self._previous.clear()
@@ -94,7 +94,7 @@ class Notices:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
-            signal.signal(number, signal.SIG_DFL)  # in C, so the next Ctrl-C ends us even inside a long call
+            signal.signal(number, signal.SIG_DFL)  # in C, so the next Ctrl-C works even inside a long call
         if os.getpid() != self._pid:
             if number != signal.SIGINT:
                 signal.signal(number, signal.SIG_DFL)
@@ -102,14 +102,14 @@ class Notices:
             return
         self._take(signal.Signals(number).name)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._file is not None and self._file.exists():
             self._take(f"file {self._file}")
         elif self._watch is not None:
-            seen = self._watch()
-            if isinstance(seen, Notice):
-                self._notice = seen
-            elif seen:
+            answer = self._watch()
+            if isinstance(answer, Notice):
+                self._notice = answer
+            elif answer:
                 self._take(getattr(self._watch, "__name__", type(self._watch).__name__))
 
     def _take(self, source: str) -> None:

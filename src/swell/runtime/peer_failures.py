@@ -1,4 +1,4 @@
-"""Tell a lost peer from a mistake: which exceptions of torch mean that another worker is gone."""
+"""Distinguish a lost peer from a mistake: which exceptions of torch mean that another worker is gone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from swell.errors import WorldError
 
-# gloo raises a bare RuntimeError, so its words are all there is to go by. Each phrase is from gloo, NCCL or c10d and
-# none is likely in a model's own error.
+# gloo raises a bare RuntimeError, so only its text can be checked. Each phrase is from gloo, NCCL or c10d and unlikely
+# in a model's own error.
 _PHRASES = (
     "gloo/transport",
     "third_party/gloo",
@@ -31,9 +31,9 @@ _PHRASES = (
 
 
 def is_peer_failure(error: BaseException) -> bool:
-    """Whether ``error`` says that a worker was lost, and not that the model or the data are wrong.
+    """Whether ``error`` means that a worker was lost, and not that the model or the data are wrong.
 
-    Use it on what ``backward`` raises under DDP, where the collective's error comes through autograd:
+    Use it on errors of ``backward`` under DDP, where a collective's error comes through autograd:
 
     >>> is_peer_failure(RuntimeError("[third_party/gloo/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242"))
     True
@@ -44,13 +44,13 @@ def is_peer_failure(error: BaseException) -> bool:
         return True
     if not isinstance(error, RuntimeError):
         return False
-    words = str(error).lower()
-    return any(phrase in words for phrase in _PHRASES)
+    text = str(error).lower()
+    return any(phrase in text for phrase in _PHRASES)
 
 
 @contextmanager
-def lost_peers_as_world_errors(doing: str) -> Iterator[None]:
-    """Turn a lost peer inside the block into ``WorldError``; everything else passes unchanged."""
+def lost_peers_as_world_errors(activity: str) -> Iterator[None]:
+    """Turn a lost peer inside the block into ``WorldError``; other errors pass unchanged."""
     try:
         yield
     except WorldError:
@@ -59,13 +59,13 @@ def lost_peers_as_world_errors(doing: str) -> Iterator[None]:
         if not is_peer_failure(error):
             raise
         raise WorldError(
-            f"a worker was lost while {doing}: {reason_of(error)}. The world must be formed anew before the step is "
-            f"done again; without an elastic launcher, restart the run and it resumes from its newest checkpoint."
+            f"a worker was lost while {activity} ({reason_of(error)}); expected every worker to answer. Form the world "
+            f"again and repeat the step; without `swell run`, restart the run: it resumes from its newest checkpoint."
         ) from error
 
 
 def reason_of(error: BaseException) -> str:
-    """The first line of an error's message, of what caused it where that is known."""
+    """The first line of an error's message, or of its cause's."""
     error = error.__cause__ or error
-    lines = str(error).partition(". This is typically caused")[0].strip().splitlines()  # gloo adds advice of its own
+    lines = str(error).partition(". This is typically caused")[0].strip().splitlines()  # gloo adds advice
     return lines[0][:300] if lines else type(error).__name__

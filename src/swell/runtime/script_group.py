@@ -1,4 +1,4 @@
-"""Join in a process group that a script made itself, without making another."""
+"""Use a process group that a script made itself, without making another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swell.runtime.collective import Alone, TorchCollective
 
 
 def present_collective(group: Any = None) -> Collective:
-    """The replicas of ``group``, or of the script's default group; a world of one where the script made none.
+    """The replicas of ``group``, or of the script's default group; a world of one if the script made none.
 
     No group is made, so ranks need not call this together. Numbers and text then travel over the script's own group:
     with NCCL only ``sum_tensors`` and ``broadcast_tensors`` of tensors on the device work.

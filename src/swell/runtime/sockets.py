@@ -1,4 +1,4 @@
-"""Cut the connections of a process group at once, whoever still holds a reference to it."""
+"""Cut the connections of a process group at once, even while references to it exist."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _Identity = tuple[int, int, int]  # file descriptor, device and inode: a descrip
 class Connections:
     """The TCP connections opened inside ``recorded``, to be cut when their peers are given up.
 
-    gloo closes its sockets when the last reference to a process group goes, and ``abort`` does not close them either
-    (torch 2.13). A reference may be held anywhere: in a DDP wrapper, an unfinished ``Work``, a traceback. Until then
-    the neighbours of a survivor wait for data that never comes. ``sever`` shuts the sockets down in the kernel, so
-    every operation on them fails at once, here and at the peers; what was already sent still arrives there.
+    gloo closes its sockets when the last reference to a process group goes; ``abort`` does not close them (torch
+    2.13). There may be references anywhere: in a DDP wrapper, an unfinished ``Work``, a traceback. Until then the
+    neighbours of a survivor wait for data that never comes. ``sever`` shuts the sockets down in the kernel, so every
+    operation on them fails at once, in this process and at the peers; data already sent still arrives.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Connections:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Remember the connections that are new at the end of the block, also when it fails."""
+        """Record the connections that are new at the end of the block, also if it fails."""
         before = set(_open_sockets())
         try:
             yield
@@ -35,18 +35,18 @@ class Connections:
             self._sockets |= set(_open_sockets()) - before
 
     def sever(self) -> int:
-        """Shut down what was recorded and is still open; returns how many connections that were."""
-        severed = 0
+        """Shut down the recorded connections that are still open; returns their number."""
+        count = 0
         for descriptor, *identity in self._sockets:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
                 status = os.fstat(copy.fileno())
                 internet = copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM
                 if [status.st_dev, status.st_ino] == identity and internet:
-                    copy.getpeername()  # fails on a listening socket, which has nobody to tell
+                    copy.getpeername()  # fails on a listening socket, which has no peer
                     copy.shutdown(socket.SHUT_RDWR)
-                    severed += 1
+                    count += 1
         self._sockets.clear()
-        return severed
+        return count
 
 
 def _open_sockets() -> Iterator[_Identity]:

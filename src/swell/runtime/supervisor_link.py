@@ -1,4 +1,4 @@
-"""A worker's link to its supervisor: what it was told, and the heartbeat it sends."""
+"""A worker's link to its supervisor: the newest messages from it, and the heartbeat to it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from swell.supervisor.notice import EXIT_RESUME, Notice
 
 
 class Dismissed(SystemExit):
-    """There is no world for this worker any more; left to itself, this ends the process with the right status.
+    """There is no world for this worker any more; if not caught, this ends the process with the right status.
 
-    0 where the others go on without it, 143 ("resume me") where the supervisor is gone and nobody can go on.
+    0 if the others go on without it, 143 ("resume me") if the supervisor is gone and nobody can go on.
     """
 
     def __init__(self, reason: str, code: int = 0) -> None:
@@ -29,11 +29,11 @@ class Dismissed(SystemExit):
 
 
 class SupervisorLink:
-    """Listens in a thread of its own, so that whatever was said can be read without waiting.
+    """Listens in its own thread, so that the newest messages can be read without waiting.
 
-    The thread beats too: it cannot when the process is stopped or another thread keeps the interpreter to itself, and
-    that is what the supervisor listens for. Each beat says how often ``step`` was called, so that a worker whose main
-    thread is stuck is told from one that works.
+    The thread also sends the heartbeat. It stops when the process is stopped or another thread never releases the
+    interpreter, and the supervisor notices that. Each beat carries the number of calls of ``step``, to distinguish a
+    stuck worker from a busy one.
     """
 
     def __init__(self, channel: Channel, member: int, *, beat_s: float = 1.0) -> None:
@@ -50,7 +50,7 @@ class SupervisorLink:
         threading.Thread(target=self._listen, name="swell-link", daemon=True).start()
 
     def say(self, word: str, **facts: Any) -> None:
-        """Tell the supervisor something; a supervisor that is gone is noticed by the thread."""
+        """Send a message to the supervisor; the thread notices if the supervisor is gone."""
         self._channel.send({"say": word, **facts})
 
     def step(self) -> None:
@@ -60,7 +60,7 @@ class SupervisorLink:
     def newer_than(self, number: int) -> Generation:
         """The newest generation above ``number`` that this worker is a member of; waits for it.
 
-        Raises ``Dismissed`` when the worker was sent home or the supervisor is gone.
+        Raises ``Dismissed`` if the worker was sent home or the supervisor is gone.
         """
         with self._changed:
             while True:
@@ -73,17 +73,19 @@ class SupervisorLink:
                     if self.member in newest.dismissed:
                         raise self._dismissed(f"the others went on without this worker in generation {newest.number}")
                 if self._lost:
-                    reason = "the supervisor is gone, so no new world can be formed: bring the run back by swell resume"
+                    reason = (
+                        "the supervisor is gone, so no new world can be formed: bring the run back with swell resume"
+                    )
                     print(f"swell: {reason}", file=sys.stderr, flush=True)
                     raise Dismissed(reason, EXIT_RESUME)
                 self._changed.wait()
 
     def _dismissed(self, reason: str) -> Dismissed:
-        self.say("done")  # an interpreter takes its time to end, and the heart stops first
+        self.say("done")  # an interpreter ends slowly, and its heartbeat stops first
         return Dismissed(reason)
 
     def superseded(self, number: int) -> bool:
-        """Whether waiting in generation ``number`` is in vain."""
+        """Whether generation ``number`` will not be formed any more."""
         newest = self.newest
         return self._lost or self._release is not None or (newest is not None and newest.number > number)
 
@@ -114,8 +116,8 @@ class SupervisorLink:
             if message["say"] == "generation":
                 self.newest = generation = Generation.from_message(message)
             elif message["say"] == "notice" and not message["leave"]:  # a leaver goes when its generation comes
-                now, left = time.time(), message["seconds_left"]
-                deadline = None if left is None else now + left
+                now, seconds_left = time.time(), message["seconds_left"]
+                deadline = None if seconds_left is None else now + seconds_left
                 self.notice = Notice(source=message["source"], time=now, deadline=deadline)
             elif message["say"] == "release":
                 self._release = message["reason"]

@@ -1,8 +1,8 @@
-"""The world of replicas a process trains in: one process, a launcher's fixed group, or an elastic run."""
+"""The world of replicas that a process trains in: one process, a launcher's fixed group, or an elastic run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
@@ -29,7 +29,7 @@ class World(Protocol):
 
     @property
     def collective(self) -> Collective:
-        """What the present members speak over; replaced by ``reform``."""
+        """The collective of the present members; ``reform`` replaces it."""
         ...
 
     @property
@@ -37,12 +37,12 @@ class World(Protocol):
 
     @property
     def nodes(self) -> int:
-        """Machines the members are spread over."""
+        """Number of machines of the members."""
         ...
 
     @property
     def generation(self) -> int:
-        """Which world this is; rises whenever another is formed. 0 where none was: alone, static, not yet joined."""
+        """Number of this world; rises whenever another is formed. 0 if none was: alone, static, or not yet joined."""
         ...
 
     @property
@@ -52,16 +52,16 @@ class World(Protocol):
 
     @property
     def joined(self) -> bool:
-        """Whether there is a group to speak over. A worker that has yet to join one builds its model first."""
+        """Whether this worker is in a group. A worker builds its model before it joins one."""
         ...
 
     @property
     def interim(self) -> bool:
-        """Whether this world is for finishing what was begun together: before the next step another must be formed."""
+        """Whether this world only completes what was begun together: form another before the next step."""
         ...
 
     def pending(self) -> bool:
-        """Whether another generation was announced. Local and cheap, never blocks; members may see it at different
+        """Whether another generation was announced. Local and cheap, never blocks. Members may see it at different
         times, so they must agree (vote) before they act on it.
         """
         ...
@@ -69,25 +69,25 @@ class World(Protocol):
     def reform(self) -> Collective:
         """Leave the present group, whole or broken, and join the newest generation; blocks until it is formed.
 
-        Raises ``Dismissed`` (a ``SystemExit``) where there is no place for this worker any more, and ``WorldError`` in
-        a world that cannot change at all.
+        Raises ``Dismissed`` (a ``SystemExit``) if there is no place for this worker any more, and ``WorldError`` in a
+        world that cannot change.
         """
         ...
 
     def leave(self, source: str) -> bool:
         """Pass on a notice that reached this worker alone.
 
-        True where somebody sees to it that the others go on (``pending``, ``reform``) or stop too (``notice``); False
-        where the caller must bring the whole run to its end.
+        True if a supervisor makes the others go on (``pending``, ``reform``) or stop too (``notice``); False if the
+        caller must end the whole run.
         """
         ...
 
     def allow(self, sizes: Iterable[int], *, why: str) -> None:
-        """Say which numbers of workers the job can be laid out on, and by which of its bounds."""
+        """Report the numbers of workers the job can be laid out on, and in ``why`` the bounds behind them."""
         ...
 
     def notice(self) -> Notice | None:
-        """Whether somebody asked the whole run to stop. Local and cheap; members may hear of it at different times."""
+        """The notice for the whole run to stop, if any. Local and cheap; members may see it at different times."""
         ...
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class World(Protocol):
 
 
 class StaticWorld:
-    """A world that stays as it is until the process ends."""
+    """A world that does not change until the process ends."""
 
     elastic = False
     interim = False
@@ -116,19 +116,19 @@ class StaticWorld:
     def reform(self) -> Collective:
         """Always fails: the processes of this world are fixed."""
         raise WorldError(
-            f"this world of {self.collective.size} process(es) cannot be formed anew. Start the script with "
+            f"this world has {self.collective.size} fixed process(es); expected an elastic one. Start the script with "
             f"`swell run` to keep training when workers come and go, or restart it to resume from its checkpoint."
         )
 
     def leave(self, source: str) -> bool:
-        """False: nobody can go on without this worker."""
+        """False: the others cannot go on without this worker."""
         return False
 
     def allow(self, sizes: Iterable[int], *, why: str) -> None:
-        """Nobody to tell: the size of this world is what it is."""
+        """Nothing to do: the size of this world is fixed."""
 
     def notice(self) -> Notice | None:
-        """None: no supervisor speaks to this world."""
+        """None: this world has no supervisor."""
         return None
 
     def close(self) -> None:
@@ -142,33 +142,35 @@ def open_world(
     device: torch.device | str = "auto",
     *,
     backend: str | None = None,
-    environ: Mapping[str, str] | None = None,
+    environment: Environment | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> World:
     """The world this process belongs to.
 
-    One process where no launcher spoke; the launcher's group under torchrun (made here unless the script made it
-    already, with gloo on CPU and NCCL on CUDA); the supervisor's elastic world under ``swell run``.
+    Without a launcher it is one process. Under torchrun it is the launcher's group, made here unless the script made it
+    already, with gloo on CPU and NCCL on CUDA. Under ``swell run`` it is the supervisor's elastic world.
+    ``environment`` is read from this process's variables unless given.
 
-    >>> open_world("cpu", environ={}).collective.size
+    >>> open_world("cpu", environment=Environment()).collective.size
     1
     """
     if timeout_s <= 0:
-        raise ConfigError(f"timeout_s is {timeout_s}, expected seconds above 0.")
-    said = read_environment(environ)
-    if said.supervised:
-        return open_elastic_world(said, device, backend=backend, timeout_s=timeout_s)
+        raise ConfigError(f"timeout_s is {timeout_s}; expected seconds above 0.")
+    environment = read_environment() if environment is None else environment
+    if environment.supervised:
+        return open_elastic_world(environment, device, backend=backend, timeout_s=timeout_s)
     if dist.is_available() and dist.is_initialized():
-        return _adopt(said, device, backend, timeout_s)
-    if not said.launched:
+        return _adopt(environment, device, backend, timeout_s)
+    if not environment.launched:
         return StaticWorld(Alone(), device=choose_device(device, local_rank=0), owns_group=False)
-    own = choose_device(device, local_rank=said.local_rank or 0, backend=backend)
-    collective = join_default_group(backend=choose_backend(own, backend), device=own, timeout_s=timeout_s)
-    return StaticWorld(collective, device=own, nodes=said.nodes, owns_group=True)
+    own_device = choose_device(device, local_rank=environment.local_rank or 0, backend=backend)
+    collective = join_default_group(backend=choose_backend(own_device, backend), device=own_device, timeout_s=timeout_s)
+    return StaticWorld(collective, device=own_device, nodes=environment.nodes, owns_group=True)
 
 
-def _adopt(said: Environment, device: torch.device | str, backend: str | None, timeout_s: float) -> StaticWorld:
-    """The group the script made itself; it also ends it."""
-    local_rank = said.local_rank if said.local_rank is not None else dist.get_rank()
-    own = choose_device(device, local_rank=local_rank, backend=backend or dist.get_backend())
-    return StaticWorld(wrap_default_group(own, timeout_s=timeout_s), device=own, nodes=said.nodes, owns_group=False)
+def _adopt(environment: Environment, device: torch.device | str, backend: str | None, timeout_s: float) -> StaticWorld:
+    """The group that the script made itself and will destroy itself."""
+    local_rank = environment.local_rank if environment.local_rank is not None else dist.get_rank()
+    own_device = choose_device(device, local_rank=local_rank, backend=backend or dist.get_backend())
+    collective = wrap_default_group(own_device, timeout_s=timeout_s)
+    return StaticWorld(collective, device=own_device, nodes=environment.nodes, owns_group=False)

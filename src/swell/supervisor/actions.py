@@ -10,7 +10,7 @@ from swell.supervisor.notice import Notice
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start a worker process under this name, on this place of the machine."""
+    """Start a worker process under this name, in this slot of the machine."""
 
     member: int
     slot: int
@@ -18,7 +18,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Tell every worker that is ready about this generation."""
+    """Send this generation to every worker."""
 
     generation: Generation
 

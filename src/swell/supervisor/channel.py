@@ -1,4 +1,4 @@
-"""Messages between the supervisor and one worker: JSON lines over a socket pair only the two of them hold."""
+"""Messages between the supervisor and one worker: JSON lines over a socket pair that only these two hold."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, message: Mapping[str, Any]) -> bool:
-        """Send one message; False when the other end is gone, or has not read for so long that no more fits."""
+        """Send one message; False when the other end is gone, or when its buffer is full because it does not read."""
         line = json.dumps(message).encode() + b"\n"
         with self._lock:
             try:
@@ -34,7 +34,7 @@ class Channel:
         return True
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """The messages that have arrived, none to many; None when the other end is gone. Does not wait."""
+        """The messages that have arrived, possibly none; None when the other end is gone. Does not wait."""
         while True:
             try:
                 piece = self._socket.recv(65536, socket.MSG_DONTWAIT)
@@ -62,7 +62,7 @@ def _parse(line: bytes) -> dict[str, Any]:
         message = None
     if not isinstance(message, dict) or not isinstance(message.get("say"), str):
         raise WorldError(
-            f"not a message of swell: {line[:80]!r}. Only the supervisor and its workers may write to the descriptor "
-            f"that SWELL_CHANNEL names; close it in processes you start yourself."
+            f"a message on swell's channel is {line[:80]!r}; expected one of the supervisor or a worker. Only they "
+            f"may write to the descriptor in SWELL_CHANNEL: close it in processes you start yourself."
         )
     return message

@@ -1,4 +1,4 @@
-"""The control socket of a run: questions and commands from its owner, answered by the supervisor."""
+"""The control socket of a run: its owner asks and commands, the supervisor answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 class ControlServer:
-    """A Unix socket that only its owner can open, and that checks who calls besides."""
+    """A Unix socket that only its owner can open, and that also checks who calls."""
 
     def __init__(self, path: Path, answer: Answer) -> None:
         self._answer = answer
@@ -37,7 +37,7 @@ class ControlServer:
         return self._listener.fileno()
 
     def accept(self) -> Channel | None:
-        """The next caller; None where there is none, or where it is another user."""
+        """The next caller; None if there is none, or if it is another user."""
         try:
             end, _ = self._listener.accept()
         except OSError:
@@ -49,7 +49,7 @@ class ControlServer:
         return Channel(end)
 
     def serve(self, caller: Channel) -> bool:
-        """Answer what a caller asks; False when it has hung up or speaks nonsense."""
+        """Answer a caller's requests; False when it has hung up or sends nonsense."""
         try:
             messages = caller.receive()
         except WorldError:
@@ -71,14 +71,14 @@ def _user(end: socket.socket) -> int:
     if sys.platform == "linux":
         _, user, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
         return user
-    return os.getuid()  # the socket's mode and its folder's keep others out
+    return os.getuid()  # the modes of the socket and of its folder keep others out
 
 
 def ask(run_dir: str | Path, word: str, *, timeout_s: float = 10.0, **facts: Any) -> dict[str, Any]:
     """Ask the supervisor of a run and return its answer.
 
-    Words are ``status``, ``resize`` (workers, kill), ``stop`` (grace_s) and ``chaos`` (signal, and rank or member). A
-    run that is not active, and whatever the supervisor refuses, are ``ConfigError``.
+    Words are ``status``, ``resize`` (workers, kill), ``stop`` (grace_s) and ``chaos`` (signal, and rank or member).
+    Raises ``ConfigError`` if the run is not active or the supervisor refuses.
     """
     path = RunDir(run_dir).find_socket()
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -88,8 +88,8 @@ def ask(run_dir: str | Path, word: str, *, timeout_s: float = 10.0, **facts: Any
     except OSError as error:
         end.close()
         raise ConfigError(
-            f"the supervisor of {run_dir} does not answer ({error}). If it was killed, bring the run back with "
-            f"`swell resume {run_dir}`."
+            f"the supervisor of {run_dir} does not answer ({error}); expected an active run. If it was killed, "
+            f"bring the run back with `swell resume {run_dir}`."
         ) from error
     end.settimeout(None)
     channel = Channel(end)
@@ -99,7 +99,10 @@ def ask(run_dir: str | Path, word: str, *, timeout_s: float = 10.0, **facts: Any
             ready, _, _ = select.select([channel.fileno()], [], [], timeout_s)
             messages = channel.receive() if ready else None
             if messages is None:
-                raise ConfigError(f"the supervisor of {run_dir} gave no answer to {word!r} within {timeout_s:g} s.")
+                raise ConfigError(
+                    f"the supervisor of {run_dir} is silent; expected an answer to {word!r} within {timeout_s:g} s. "
+                    f"Ask again, or look at its logs."
+                )
             for reply in messages:
                 if not reply.get("ok"):
                     raise ConfigError(str(reply.get("error", "the supervisor refused without a reason")))

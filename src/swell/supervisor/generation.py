@@ -9,17 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """An announced membership. Immutable: whatever changes afterwards makes the next generation."""
+    """An announced membership. It never changes: later changes make the next generation."""
 
-    number: int  # rises by 1 with every announcement
+    number: int  # rises by 1 with each announcement
     members: tuple[int, ...]  # names of workers in rank order
-    dismissed: tuple[int, ...] = ()  # workers that are to leave the world; everyone else not named waits for the next
-    alive: tuple[int, ...] = ()  # every worker that lived when it was announced, member or not
-    rendezvous: str = ""  # the file its members meet in
-    interim: bool = False  # whether it is for finishing what was begun together; for a step its members are too few
+    dismissed: tuple[int, ...] = ()  # workers that must leave; all others that are no members wait for the next
+    alive: tuple[int, ...] = ()  # every worker that was alive at the announcement, member or not
+    rendezvous: str = ""  # path of the file in which its members meet
+    interim: bool = False  # only to complete what was begun together: this number of members may take no step
 
     def to_message(self) -> dict[str, Any]:
-        """What is sent to each worker."""
+        """The message to each worker."""
         return {
             "say": "generation",
             "number": self.number,
@@ -32,7 +32,7 @@ class Generation:
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> Generation:
-        """The generation a message was made from."""
+        """The generation in a message."""
         return cls(
             number=message["number"],
             members=tuple(message["members"]),

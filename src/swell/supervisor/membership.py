@@ -1,16 +1,17 @@
 """Who belongs to an elastic run: every decision of the supervisor, as a state machine without clocks or processes.
 
-Invariants, held for every order of events (``tests/runtime/test_membership.py``):
+Invariants, for every order of events (``tests/supervisor/test_membership.py``):
 
-1. A generation never changes once announced; numbers rise by one.
-2. Its members were alive, ready and not asked to go when it was announced, and their number is an allowed one, unless
-   it is an interim one.
-3. Members that were in the generation before keep their relative order and come first.
-4. While a member of the newest generation is dead, dismissed or has given it up, another will be announced as soon as
-   enough workers are ready; nothing else supersedes a generation that is still forming, so forming comes to an end.
-5. What follows a loss has survivors only, for they may be in the middle of something that newcomers know nothing of;
-   newcomers join at the next step. Survivors too few (or too many) for a step get an interim generation until then.
-6. Workers are started for faults at most ``max_restarts`` times (one incident may take several workers with it);
+1. A generation never changes once it is announced; numbers rise by one.
+2. Its members were alive, ready and not asked to leave when it was announced. Their number is an allowed one, unless
+   the generation is interim.
+3. Members of the previous generation keep their relative order and come first.
+4. While a member of the newest generation is dead, dismissed or has given it up, another one will be announced as soon
+   as enough workers are ready. Nothing else supersedes a generation that is still forming, so forming always ends.
+5. The generation after a loss has survivors only, because they may be in the middle of something that newcomers know
+   nothing about; newcomers join at the next step. Survivors too few (or too many) for a step get an interim generation
+   until then.
+6. Workers are restarted after faults at most ``max_restarts`` times (one incident may take several workers with it);
    resizes are not counted.
 """
 
@@ -21,12 +22,14 @@ from collections.abc import Iterable
 from typing import Literal
 
 from swell.errors import ConfigError
-from swell.supervisor.actions import Action, Announce, Ask, End, Kill, Log, Release, Start
-from swell.supervisor.finish import Finish
+from swell.supervisor.actions import Action, Announce, Ask, End, Log, Start
 from swell.supervisor.generation import Generation
+from swell.supervisor.next_generation import is_formed, is_whole, propose, ranked
 from swell.supervisor.notice import EXIT_RESUME, Notice
-from swell.supervisor.roster import Patience, Worker, ended, status
+from swell.supervisor.patience import Patience, overdue
+from swell.supervisor.run_end import RunEnd
 from swell.supervisor.sizes import WorldSizes
+from swell.supervisor.worker import Worker, describe_exit, failure_status
 
 OnFailure = Literal["restart", "shrink", "stop"]
 _MOST_FUTILE = 6
@@ -34,7 +37,7 @@ _UNNEEDED = "not needed any more"
 
 
 class Membership:
-    """The state of one run. Every method takes an event and the time, and returns what is to be done.
+    """The state of one run. Every method takes an event and the time, and returns the actions to carry out.
 
     Times, also those in notices, are seconds on one clock that never goes back.
     """
@@ -48,31 +51,24 @@ class Membership:
         on_failure: OnFailure = "restart",
         patience: Patience | None = None,
     ) -> None:
-        self.sizes = self._given = sizes
-        self.target, self._surplus = sizes.require(target), _UNNEEDED
+        self.sizes = self._run_sizes = sizes  # what the job can be laid out on; what the user allows
+        self.target, self._surplus_reason = sizes.require(target), _UNNEEDED
         self.max_restarts = max_restarts
         self.on_failure: OnFailure = on_failure
         self.patience = patience or Patience()
         self.workers: dict[int, Worker] = {}
         self.generation = Generation(number=0, members=())
-        self.announced_at = -math.inf
         self.restarts = 0
-        self.stopping: Notice | None = None
-        self.finishing = False
+        self.end = RunEnd()
         self.over = False
-        self._code: int | None = None  # of a failure; the run is being ended
-        self._stop_code = EXIT_RESUME
-        self._finish = Finish()
-        self._saved = False  # whether a worker said so by its exit code
-        self._unsaved: list[int] = []  # how those ended that failed or were killed on their way out
-        self._names = 0
+        self._announced_at = self._ticked_at = -math.inf
+        self._last_name = 0
         self._incident = 0  # workers named up to here belong to the last incident
         self._futile = 0  # generations in a row that could not be formed, though nobody died
-        self._looked = -math.inf
 
     def begin(self, now: float) -> list[Action]:
         """Start the first workers."""
-        self._looked = now
+        self._ticked_at = now
         return self._decide(now)
 
     def ready(self, member: int, now: float) -> list[Action]:
@@ -90,12 +86,12 @@ class Membership:
         return []
 
     def formed(self, member: int, number: int, now: float) -> list[Action]:
-        """A worker has formed a generation and goes on training."""
+        """A worker has formed a generation and trains in it."""
         worker = self._hear(member, now)
         if worker is not None:
             worker.joined = worker.formed = max(worker.formed, number)
-            worker.moved = now
-        if number == self.generation.number and self._formed():
+            worker.moved_at = now
+        if number == self.generation.number and is_formed(self.workers, self.generation):
             self._incident = self._futile = 0
             return [Log(f"generation {number}: {len(self.generation.members)} workers"), *self._decide(now)]
         return []
@@ -105,14 +101,14 @@ class Membership:
         worker = self._hear(member, now)
         if worker is not None and number > worker.left:
             worker.left, worker.left_at = number, now
-        said = [Log(f"worker {member} could not form generation {number}: {why}")] if why else []
-        return [*said, *self._decide(now)]
+        logs = [Log(f"worker {member} could not form generation {number}: {why}")] if why else []
+        return [*logs, *self._decide(now)]
 
     def beat(self, member: int, progress: int, now: float) -> list[Action]:
-        """A sign of life, and how far the worker has come."""
+        """A sign of life, with the number of steps the worker has counted."""
         worker = self._hear(member, now)
         if worker is not None and progress != worker.progress:
-            worker.progress, worker.moved = progress, now
+            worker.progress, worker.moved_at = progress, now
         return []
 
     def done(self, member: int, now: float) -> list[Action]:
@@ -124,62 +120,71 @@ class Membership:
         return []
 
     def restrict(self, sizes: Iterable[int], now: float, *, why: str) -> list[Action]:
-        """The job says which numbers of workers it can be laid out on, and by which of its bounds."""
+        """The job can be laid out on these numbers of workers only, because of the bounds in ``why``."""
         try:
-            self.sizes = self._given.only(sizes)
+            self.sizes = self._run_sizes.only(sizes)
         except ConfigError as error:
-            return [Log(f"{error} The job was made with {why}."), *self._fail(2, now)]
+            return self.abort(f"{error} The job was made with {why}.", 2, now)
         if self.target not in self.sizes.allowed:
-            self._surplus = f"the job's batch ({why}) can be laid out on {self.sizes} workers only, not {self.target}"
+            self._surplus_reason = (
+                f"the job's batch ({why}) can be laid out on {self.sizes} workers only, not {self.target}"
+            )
         self.target = self.sizes.nearest_below(self.target)
         return self._decide(now)
 
     def resize(self, workers: int, now: float, *, kill: bool = False) -> list[Action]:
-        """Somebody wants another number of workers. With ``kill`` those too many get no notice, as on a spot market."""
-        if self.stopping or self.finishing or self._code is not None:
-            raise ConfigError(f"cannot resize to {workers} workers: the run is coming to its end.")
-        if workers not in self.sizes.allowed and workers in self._given.allowed:
+        """Change the number of workers. With ``kill``, surplus ones get no notice, as on a spot market."""
+        if self.end.begun:
             raise ConfigError(
-                f"{workers} workers were asked for, but the job's batch can be laid out on {self.sizes} only. Ask for "
-                f"one of those, or start it with a larger batch or a smaller lower bound on micro-batches."
+                f"the run is coming to its end; expected a running one to resize to {workers} workers. Bring it back "
+                f"with `swell resume`, then resize it."
             )
-        self.target, self._surplus = self.sizes.require(workers), _UNNEEDED
+        if workers not in self.sizes.allowed and workers in self._run_sizes.allowed:
+            raise ConfigError(
+                f"workers is {workers}; expected {self.sizes}, on which the job's batch can be laid out. Ask for one "
+                f"of those, or start the job with a larger batch or a smaller lower bound on micro-batches."
+            )
+        self.target, self._surplus_reason = self.sizes.require(workers), _UNNEEDED
         actions: list[Action] = []
         if kill:
-            surplus = self._ranked()[self.target :]
-            for worker in surplus:
+            for worker in ranked(self.workers, self.generation)[self.target :]:
                 worker.phase = "dismissed"
-                actions += self._kill(worker, "taken away without notice")
+                actions += worker.kill("taken away without notice")
         return [*actions, *self._decide(now)]
 
     def asked_to_leave(self, member: int, source: str, now: float) -> list[Action]:
-        """A worker was given notice from elsewhere (a signal): the others go on without it if they may."""
+        """A worker got notice from elsewhere (a signal): the others go on without it if they are enough."""
         worker = self.workers.get(member)
-        if worker is None or worker.phase != "ready" or self.stopping or self.finishing:
+        if worker is None or worker.phase != "ready" or self.end.stopping or self.end.finishing:
             return []
-        rest = self.sizes.floor(len(self._ranked()) - 1)
+        rest = self.sizes.floor(len(ranked(self.workers, self.generation)) - 1)
         if rest is None:
             return self.stop(f"{source} to worker {member}", now)
         self.target = min(self.target, rest)
-        return [Log(f"worker {member} was asked to go ({source})"), *self._dismiss(worker, now), *self._decide(now)]
+        notice = worker.dismiss(now, grace_s=self.patience.grace_s)
+        return [Log(f"worker {member} was asked to leave ({source})"), *notice, *self._decide(now)]
 
     def stop(self, source: str, now: float, *, grace_s: float | None = None, code: int = EXIT_RESUME) -> list[Action]:
         """Ask the whole run to save and exit."""
-        if self.stopping or self.finishing or self._code is not None:
+        if self.end.begun:
             return []
         deadline = now + (self.patience.grace_s if grace_s is None else grace_s)
-        self.stopping = Notice(source=source, time=now, deadline=deadline)
-        self._stop_code = code
+        notice = Notice(source=source, time=now, deadline=deadline)
+        self.end.stop(notice, code)
         actions: list[Action] = [Log(f"stopping: {source}")]
         for worker in self.workers.values():
             worker.deadline = min(worker.deadline, deadline)
             if worker.formed or worker.member in self.generation.members:
-                actions.append(Ask(worker.member, self.stopping))
+                actions.append(Ask(worker.member, notice))
         return [*actions, *self._decide(now)]
 
     def abort(self, reason: str, code: int, now: float) -> list[Action]:
         """End everything at once."""
-        return [Log(reason), *self._fail(code, now)]
+        self.end.fail(code)
+        actions: list[Action] = [Log(reason)]
+        for worker in self.workers.values():
+            actions += worker.kill("the run has failed")
+        return [*actions, *self._decide(now)]
 
     def exited(self, member: int, code: int, now: float) -> list[Action]:
         """A worker process is gone; ``code`` below 0 means that signal."""
@@ -187,214 +192,133 @@ class Membership:
         if worker is None:
             return []
         actions: list[Action] = []
-        self._saved |= code == EXIT_RESUME
+        end, newest = self.end, self.generation
+        end.saved |= code == EXIT_RESUME
         if worker.phase == "dismissed":
             actions.append(Log(f"worker {member} has left"))
-        elif code == 0 and (worker.phase == "done" or member in self.generation.members or not self.generation.number):
-            self.finishing = self._finish.well(member)
-        elif code == EXIT_RESUME and not self.stopping:
+        elif code == 0 and (worker.phase == "done" or member in newest.members or not newest.number):
+            end.finish(member)
+        elif code == EXIT_RESUME and not end.stopping:
             actions += self.stop(f"worker {member} stopped on notice", now)
-        elif self.stopping or self.finishing:
-            if code not in (0, EXIT_RESUME):
-                actions.append(Log(f"worker {member} {ended(code)} on its way out"))
-                if self.stopping and worker.formed:
-                    self._unsaved.append(code)
-            actions += self._finish.followed(worker, code) if self.finishing else []
-        elif self._code is None:
+        elif end.stopping or end.finishing:
+            actions += end.follow(worker, code)
+        elif end.failure is None:
             actions += self._fault(worker, code, now)
         return [*actions, *self._decide(now)]
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed: look for workers that are late, silent or stuck."""
-        if now - self._looked > self.patience.hang_s / 2:  # it was we who slept: their words may be on the way
+        if now - self._ticked_at > self.patience.hang_s / 2:  # the supervisor slept: messages may wait to be read
             for worker in self.workers.values():
-                worker.heard = max(worker.heard, now)
-        self._looked = now
+                worker.heard_at = max(worker.heard_at, now)
+        self._ticked_at = now
+        facts = {"announced_at": self._announced_at, "patience": self.patience, "now": now}
         actions: list[Action] = []
         for worker in self.workers.values():
-            reason = self._overdue(worker, now)
+            reason = overdue(worker, self.workers, self.generation, **facts)
             if reason:
-                actions += self._kill(worker, reason)
+                actions += worker.kill(reason)
         return [*actions, *self._decide(now)]
 
     def _hear(self, member: int, now: float) -> Worker | None:
         worker = self.workers.get(member)
         if worker is not None:
-            worker.heard = now
+            worker.heard_at = now
         return worker
 
-    def _overdue(self, worker: Worker, now: float) -> str:
-        patience, newest = self.patience, self.generation
-        if now > worker.deadline:
-            return "did not go before its deadline"
-        if worker.leaving:
-            return ""
-        if worker.phase == "starting":
-            late = now - worker.started > patience.start_s
-            return f"was not ready within {patience.start_s:g} s" if late else ""
-        if now - worker.heard > patience.hang_s:
-            return f"gave no sign of life for {patience.hang_s:g} s"
-        if worker.member in newest.members and worker.phase == "ready":
-            since = max((self.workers[m].moved for m in newest.members if m in self.workers), default=now)
-            if self._formed() and now - since > patience.stall_s:
-                return f"made no step for {patience.stall_s:g} s, nor did any other"
-            if worker.joined < newest.number and now - max(self.announced_at, worker.moved) > patience.stall_s:
-                return f"did not come to generation {newest.number} within {patience.stall_s:g} s"
-        return ""
-
     def _fault(self, worker: Worker, code: int, now: float) -> list[Action]:
-        said: list[Action] = [Log(f"worker {worker.member} {ended(code)}")]
+        """A worker was lost: it is replaced, the others go on without it, or the run ends."""
+        logs: list[Action] = [Log(f"worker {worker.member} {describe_exit(code)}")]
         if worker.member > self._incident:
             self.restarts += self.on_failure == "restart"
-            self._incident = self._names
+            self._incident = self._last_name
         if self.on_failure == "stop":
-            return [*said, *self.stop(f"worker {worker.member} {ended(code)}", now, code=status(code))]
+            source = f"worker {worker.member} {describe_exit(code)}"
+            return [*logs, *self.stop(source, now, code=failure_status(code))]
         if self.on_failure == "restart" and self.restarts <= self.max_restarts:
-            return said
+            return logs
         alive = sum(other.phase in ("starting", "ready") for other in self.workers.values())
         rest = self.sizes.floor(alive)
         if rest is None:
             why = "no worker may be replaced" if self.on_failure == "shrink" else "the restart budget is spent"
-            return [*said, Log(f"{alive} workers are too few and {why}"), *self._fail(status(code), now)]
+            return [*logs, *self.abort(f"{alive} workers are too few and {why}", failure_status(code), now)]
         self.target = min(self.target, rest)
-        return [*said, Log(f"going on with {self.target} workers")]
-
-    def _fail(self, code: int, now: float) -> list[Action]:
-        if self._code is None:
-            self._code = code
-        actions: list[Action] = []
-        for worker in self.workers.values():
-            actions += self._kill(worker, "the run has failed")
-        return [*actions, *self._decide(now)]
-
-    def _kill(self, worker: Worker, reason: str) -> list[Action]:
-        if worker.killed:
-            return []
-        worker.killed = True
-        return [Kill(worker.member, reason)]
-
-    def _dismiss(self, worker: Worker, now: float) -> list[Action]:
-        worker.phase = "dismissed"
-        worker.deadline = min(worker.deadline, now + self.patience.grace_s)
-        return [Ask(worker.member, Notice(source="supervisor", time=now, deadline=worker.deadline, leave=True))]
-
-    def _release(self, worker: Worker, reason: str) -> list[Action]:
-        """Send home a worker that is in no group."""
-        if worker.phase not in ("starting", "ready"):
-            return []
-        starting, worker.phase = worker.phase == "starting", "dismissed"
-        worker.deadline = min(worker.deadline, self._looked + self.patience.grace_s)
-        return self._kill(worker, reason) if starting else [Release(worker.member, reason)]
+        return [*logs, Log(f"going on with {self.target} workers")]
 
     def _decide(self, now: float) -> list[Action]:
+        """What follows from the present state, whatever the event was."""
+        end, newest = self.end, self.generation
         if self.over:
             return []
-        if not self.workers and (self._code is not None or self.finishing or self.stopping):
+        if not self.workers and end.begun:
             self.over = True
-            return [End(self._final_code())]
-        if self._code is not None:
+            return [End(end.status())]
+        if end.failure is not None:
             return []
-        newest, workers = self.generation, list(self.workers.values())
+        workers, deadline = list(self.workers.values()), self._ticked_at + self.patience.grace_s
         actions: list[Action] = []
-        if self.finishing or (self.stopping and self._saved):  # the members are on their way out, each at its own pace
-            waits = [w for w in workers if w.left == newest.number or w.formed < w.joined]  # for those who are gone
-            idle = [w for w in workers if w.member not in newest.members or w in waits]
-            actions += self._finish.left_behind(waits, newest, self.workers) if self.finishing else []
-            return [*actions, *(action for worker in idle for action in self._release(worker, "the run has ended"))]
-        if self.stopping:
+        if end.finishing or (end.stopping and end.saved):  # the members are on their way out, each at its own pace
+            waiting = [w for w in workers if w.left == newest.number or w.formed < w.joined]  # for peers that are gone
+            idle = [w for w in workers if w.member not in newest.members or w in waiting]
+            actions += end.leave_behind(waiting, newest, self.workers) if end.finishing else []
+            for worker in idle:
+                actions += worker.release("the run has ended", deadline=deadline)
+            return actions
+        if end.stopping:
             # Only those that never joined: a spare that did may be all that is left when the members are lost.
-            idle = [w for w in workers if w.member not in newest.members and not w.formed]
-            actions += [action for worker in idle for action in self._release(worker, "the run is stopping")]
+            for worker in workers:
+                if worker.member not in newest.members and not worker.formed:
+                    actions += worker.release("the run is stopping", deadline=deadline)
         else:
-            actions += self._to_target(now)
+            actions += self._reach_target(now)
         return [*actions, *self._announce(now)]
 
-    def _final_code(self) -> int:
-        if self._code is not None:
-            return self._code
-        if self.finishing:
-            return self._finish.code
-        failed = [code for code in self._unsaved if code > 0 or not self._saved]
-        return status(failed[0]) if failed else self._stop_code
-
-    def _to_target(self, now: float) -> list[Action]:
+    def _reach_target(self, now: float) -> list[Action]:
+        """Start the workers that are missing; give notice to those that are too many."""
         actions: list[Action] = []
-        here = [worker for worker in self.workers.values() if worker.phase != "dismissed"]
-        while len(here) < self.target:
-            self._names += 1
+        present = [worker for worker in self.workers.values() if worker.phase != "dismissed"]
+        while len(present) < self.target:
+            self._last_name += 1
             slot = min(set(range(len(self.workers) + 1)) - {worker.slot for worker in self.workers.values()})
-            worker = Worker(member=self._names, slot=slot, started=now, heard=now, moved=now)
+            worker = Worker(member=self._last_name, slot=slot, started_at=now, heard_at=now, moved_at=now)
             self.workers[worker.member] = worker
-            here.append(worker)
+            present.append(worker)
             actions.append(Start(worker.member, slot))
-        ranked = self._ranked()
-        surplus = [worker for worker in reversed(here) if worker.phase == "starting"] + ranked[::-1]
-        for worker in surplus[: len(here) - self.target]:
+        starting = [worker for worker in reversed(present) if worker.phase == "starting"]
+        surplus = [*starting, *reversed(ranked(self.workers, self.generation))][: len(present) - self.target]
+        grace_s = self.patience.grace_s
+        for worker in surplus:
             if worker.member not in self.generation.members:
-                actions += self._release(worker, self._surplus)
-            elif self._formed() or not self._whole():
-                actions += self._dismiss(worker, now)
+                actions += worker.release(self._surplus_reason, deadline=self._ticked_at + grace_s)
+            elif is_formed(self.workers, self.generation) or not is_whole(self.workers, self.generation):
+                actions += worker.dismiss(now, grace_s=grace_s)
         return actions
 
-    def _ranked(self) -> list[Worker]:
-        """Ready workers in the order of the next generation: members first, as they were, then by name."""
-        place = {member: rank for rank, member in enumerate(self.generation.members)}
-        ready = [worker for worker in self.workers.values() if worker.phase == "ready" and not worker.killed]
-        return sorted(ready, key=lambda worker: (place.get(worker.member, math.inf), worker.member))
-
-    def _formed(self) -> bool:
-        members = [self.workers.get(member) for member in self.generation.members]
-        return all(worker is not None and worker.formed == self.generation.number for worker in members)
-
-    def _whole(self) -> bool:
-        """Whether every member of the newest generation is alive and stays."""
-        members = [self.workers.get(member) for member in self.generation.members]
-        return all(w is not None and w.phase in ("ready", "done") and not w.killed for w in members)
-
     def _announce(self, now: float) -> list[Action]:
-        newest, ranked, interim = self.generation, self._ranked(), False
-        last = max((worker.formed for worker in ranked), default=0)
-        present = [worker for worker in ranked if worker.member in newest.members]
-        survivors = [worker for worker in present if worker.formed == last > 0]
-        given_up = min((worker.left_at for worker in present if worker.left == newest.number), default=math.inf)
-        lost = bool(survivors) and (not self._whole() or (given_up < math.inf and not newest.interim))
-        pool = survivors if lost else ranked
-        size = self.sizes.floor(min(self.target, len(pool)))
-        if lost and not self.stopping and size != min(self.target, len(pool)):
-            size, interim = min(self.target, len(pool)), True
-        if size is None and self.stopping:
-            size = len(pool) or None  # enough to save
-        if size is None or any(worker.phase == "done" for worker in self.workers.values()):
+        """Announce the next generation, if it is due."""
+        proposal = propose(
+            self.workers,
+            self.generation,
+            sizes=self.sizes,
+            target=self.target,
+            stopping=self.end.stopping is not None,
+            settle_s=self.patience.settle_s,
+            linger_s=self.patience.linger_s,
+            now=now,
+        )
+        if proposal is None:
             return []
-        wanted = tuple(worker.member for worker in pool[:size])
-        starting = any(worker.phase == "starting" for worker in self.workers.values())
-        if not present:  # the first generation, or the first after all were lost: begin with all there are
-            due = not starting
-        elif not self._whole():
-            due = True
-        elif newest.interim:
-            due = (wanted != newest.members and self._formed()) or given_up < math.inf
-        elif given_up < math.inf:
-            due = now - given_up >= self.patience.settle_s
-            self._futile += due
-            if self._futile > _MOST_FUTILE:
-                said = Log(
-                    f"the workers live, but {_MOST_FUTILE} times they could not connect to one another: see their logs"
-                )
-                return [said, *self._fail(1, now)]
-        else:
-            waiting = min((w.ready_at for w in ranked if w.member not in newest.members), default=now)
-            due = wanted != newest.members and self._formed()
-            due = due and (not starting or now - waiting >= self.patience.linger_s)
-        if not due:
-            return []
+        self._futile += proposal.futile
+        if self._futile > _MOST_FUTILE:
+            text = f"the workers live, but {_MOST_FUTILE} times they could not connect to one another: see their logs"
+            return self.abort(text, 1, now)
         workers = sorted(self.workers.values(), key=lambda worker: worker.member)
         self.generation = Generation(
-            number=newest.number + 1,
-            members=wanted,
+            number=self.generation.number + 1,
+            members=proposal.members,
             dismissed=tuple(worker.member for worker in workers if worker.phase == "dismissed"),
             alive=tuple(worker.member for worker in workers if not worker.killed),
-            interim=interim,
+            interim=proposal.interim,
         )
-        self.announced_at = now
+        self._announced_at = now
         return [Announce(self.generation)]

@@ -1,4 +1,4 @@
-"""The folder of a supervised run: its control socket, logs and the record it can be resumed from."""
+"""The folder of a supervised run: control socket, logs and the record from which it is resumed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _LONGEST_SOCKET_PATH = 100  # the kernel's limit is 108 bytes on Linux and 104 o
 class RunDir:
     """Paths inside a run's folder.
 
-    ``control/`` can be entered by its owner only. It holds the lock of the one supervisor, the record of its command
-    line and the control socket (or, where the path is too long for a socket, the name of a private folder that does).
+    Only its owner can enter ``control/``. It contains the supervisor's lock, the record of its command line and the
+    control socket. Where the path is too long for a socket, it contains the address of one in a private folder.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -32,8 +32,8 @@ class RunDir:
         self._record = self.control / "run.json"  # how the run was started
 
     @contextmanager
-    def held(self) -> Iterator[Path]:
-        """Hold the run as its one supervisor; gives a private folder for sockets and rendezvous, removed afterwards."""
+    def lock(self) -> Iterator[Path]:
+        """Lock the run for one supervisor; gives a private folder for sockets and rendezvous, removed afterwards."""
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
             self.control.mkdir(exist_ok=True)
@@ -41,15 +41,15 @@ class RunDir:
             lock = os.open(self.control / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigError(
-                f"run folder {self.path} cannot be used ({error}). Give --run-dir a folder you can write to."
+                f"--run-dir is {str(self.path)!r}; expected a folder you can write to ({error}). Give another one."
             ) from error
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise ConfigError(
-                    f"run folder {self.path} is in use by another `swell run`. Stop that one with `swell stop "
-                    f"{self.path}`, or give another --run-dir."
+                    f"--run-dir {self.path} is in use by another `swell run`; expected a folder without an active run. "
+                    f"Stop that run with `swell stop {self.path}`, or give another folder."
                 ) from None
             private = Path(tempfile.mkdtemp(prefix="swell-"))
             try:
@@ -62,7 +62,7 @@ class RunDir:
             os.close(lock)
 
     def place_socket(self, private: Path) -> Path:
-        """Where the control socket goes; the place is written down for clients."""
+        """The path for the control socket; it is written down for clients."""
         path = self.control.resolve() / "socket"
         if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
             path = private / "socket"
@@ -72,25 +72,28 @@ class RunDir:
         return path
 
     def find_socket(self) -> Path:
-        """The control socket of the supervisor that holds this run."""
+        """The control socket of this run's supervisor."""
         try:
             return Path((self.control / "address").read_text())
         except PermissionError:
-            raise ConfigError(f"run folder {self.path} belongs to somebody else: only its owner controls it.") from None
+            raise ConfigError(
+                f"run folder {self.path} belongs to another user; expected one of your own. Ask its owner to control "
+                f"the run."
+            ) from None
         except OSError:
-            raise ConfigError(f"no run is active in {self.path}. {self._mend()}") from None
+            raise ConfigError(f"no run is active in {self.path}; expected one to control. {self._advice()}") from None
 
-    def _mend(self) -> str:
-        """What to do where no supervisor holds this run."""
+    def _advice(self) -> str:
+        """What to do where no supervisor is active."""
         if self._record.exists():
             return f"It has ended or was stopped: bring it back with `swell resume {self.path}`."
         if (self.path / "events.jsonl").exists():
             return (
-                "What is there was not started by `swell run`, so there are no workers to look after: its log is told "
-                f"by `swell explain {self.path}`, and its script, started again, goes on where it was."
+                "Its run was not started by `swell run`, so it has no supervisor: read its log with `swell explain "
+                f"{self.path}`, or start its script again to resume it."
             )
-        there = "There is no run in it" if self.path.exists() else "There is no such folder"
-        return f"{there}: give the --run-dir of a `swell run`."
+        problem = "There is no run in it" if self.path.exists() else "There is no such folder"
+        return f"{problem}: give the --run-dir of a `swell run`."
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Remember how the run was started."""
@@ -106,18 +109,18 @@ class RunDir:
             raise ValueError("not a JSON object")
         except FileNotFoundError:
             raise ConfigError(
-                f"{self.path} holds no run that can be resumed: {path} is not there. Give a folder that was the "
-                f"--run-dir of `swell run`."
+                f"run folder {self.path} has no {path.name}; expected a run that can be resumed. Give the --run-dir of "
+                f"a `swell run`."
             ) from None
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"{path} cannot be read ({error}). Start the run again with `swell run --run-dir {self.path}`; its "
-                f"checkpoints are not affected."
+                f"{path} cannot be read ({error}); expected the record of a run. Start the run again with `swell run "
+                f"--run-dir {self.path}`; its checkpoints are not affected."
             ) from error
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, whole or not at all."""
+    """Write a file that only its owner can read, completely or not at all."""
     aside = path.with_suffix(".new")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -12,7 +12,7 @@ _MOST = 100_000
 
 @dataclass(frozen=True, slots=True)
 class WorldSizes:
-    """The allowed numbers of workers, rising."""
+    """The allowed numbers of workers, in rising order."""
 
     allowed: tuple[int, ...]
 
@@ -25,7 +25,7 @@ class WorldSizes:
         return self.allowed[-1]
 
     def floor(self, workers: int) -> int | None:
-        """The largest allowed number that ``workers`` can fill; None when they are too few for any.
+        """The largest allowed number up to ``workers``; None if every allowed number is larger.
 
         >>> parse_sizes("2,4,8").floor(7)
         4
@@ -34,24 +34,23 @@ class WorldSizes:
         return fitting[-1] if fitting else None
 
     def nearest_below(self, workers: int) -> int:
-        """``floor``, or the smallest allowed number where there is none."""
+        """``floor``, or the smallest allowed number if there is none."""
         return self.floor(workers) or self.smallest
 
     def require(self, workers: int) -> int:
-        """``workers`` if allowed, else an error that lists what is."""
+        """``workers`` if it is allowed, else a ``ConfigError`` that lists the allowed numbers."""
         if workers not in self.allowed:
-            raise ConfigError(f"{workers} workers were asked for, allowed are {self}. Ask for one of those.")
+            raise ConfigError(f"the number of workers is {workers}; expected {self}. Ask for one of those.")
         return workers
 
     def only(self, sizes: Iterable[int]) -> WorldSizes:
-        """Those also in ``sizes``; an error where none is left."""
-        given = sorted(set(sizes))
-        both = tuple(size for size in self.allowed if size in given)
+        """The allowed numbers that are also in ``sizes``; a ``ConfigError`` if there is none."""
+        possible = tuple(sorted(set(sizes)))
+        both = tuple(size for size in self.allowed if size in possible)
         if not both:
-            possible = WorldSizes(tuple(given)) if given else "none"
             raise ConfigError(
-                f"the run allows {self} workers and the job can be laid out on {possible}: no number is in both. "
-                f"Change --workers, or the global batch and the bounds on micro-batches."
+                f"the run allows {self} workers; expected one of {WorldSizes(possible) if possible else 'none'}, on "
+                f"which the job can be laid out. Change --workers, or the global batch and the bounds on micro-batches."
             )
         return WorldSizes(both)
 
@@ -77,7 +76,7 @@ def parse_sizes(text: str) -> WorldSizes:
         low, high, step = {1: (numbers * 2 + [1])[:3], 2: [*numbers, 1], 3: numbers}.get(len(numbers), [0, 0, 0])
         if not (1 <= low <= high <= _MOST and step >= 1):
             raise ConfigError(
-                f"workers {text!r} cannot be read at {part!r}, expected a number (4), a range from at least 1 (1:8), a "
+                f"workers is {text!r}, with {part!r} in it; expected a number (4), a range from at least 1 (1:8), a "
                 f"range with a step (2:16:2), or a list of these (2,4,8)."
             )
         sizes.update(range(low, high + 1, step))

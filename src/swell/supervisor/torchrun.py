@@ -17,17 +17,17 @@ _CONF = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5"
 def torchrun_command(
     command: Sequence[str], *, sizes: WorldSizes, per_node: int, rendezvous: str, max_restarts: int
 ) -> list[str]:
-    """torchrun's command line for one node of an elastic run; the same on every node.
+    """The torchrun command line for one node of an elastic run; the same on every node.
 
-    ``sizes`` counts workers, which come in whole nodes of ``per_node``.
+    ``sizes`` counts workers; each node adds ``per_node`` of them.
     """
     if per_node < 1:
-        raise ConfigError(f"{per_node} workers on each node were asked for, expected at least 1.")
+        raise ConfigError(f"--per-node is {per_node}; expected at least 1 worker on each node.")
     nodes = [size // per_node for size in sizes.allowed if size % per_node == 0]
     if not nodes or nodes != list(range(nodes[0], nodes[-1] + 1)):
         raise ConfigError(
-            f"torchrun changes the number of nodes one by one between two bounds, and {sizes} workers in nodes of "
-            f"{per_node} are not such a range. Give --workers as MIN:MAX:{per_node}, or use the in-place engine."
+            f"--workers is {sizes}; expected a range of whole nodes of {per_node} workers, because torchrun adds and "
+            f"removes nodes one by one. Give --workers as MIN:MAX:{per_node}, or use --engine inplace."
         )
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
@@ -46,8 +46,8 @@ def torchrun_command(
 def torchrun_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for torchrun's agent.
 
-    In torch 2.13 and 2.14 a node that joins late brings all of them down after 60 s, unless the agents do not share the
-    rendezvous' store with the workers.
+    In torch 2.13 and 2.14 a node that joins late brings all nodes down after 60 s, unless the agents keep the store of
+    the rendezvous to themselves.
     """
     return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", **environ}
 

@@ -1,4 +1,4 @@
-"""One worker process: started in a session of its own, with a channel to the supervisor and a log file."""
+"""One worker process: in its own session, with a channel to the supervisor and a log file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LAUNCHERS += ("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class WorkerProcess:
-    """A running worker. Its output goes straight to its log, so it never waits for the supervisor to read."""
+    """A running worker. Its output goes directly to its log, so it never waits for the supervisor to read."""
 
     def __init__(
         self,
@@ -34,9 +34,14 @@ class WorkerProcess:
     ) -> None:
         near, far = socket.socketpair()
         near.setblocking(False)
-        given = {**os.environ, **(variables or {})}
         environ = worker_environment(
-            given, member=member, slot=slot, channel=far.fileno(), run_dir=run_dir, threads=threads, beat_s=beat_s
+            {**os.environ, **(variables or {})},
+            member=member,
+            slot=slot,
+            channel=far.fileno(),
+            run_dir=run_dir,
+            threads=threads,
+            beat_s=beat_s,
         )
         self.member = member
         self.slot = slot
@@ -61,13 +66,13 @@ class WorkerProcess:
     def poll(self) -> int | None:
         """The exit status once the process is gone, below 0 for a signal; None while it runs.
 
-        What a failed worker leaves behind in its session (data-loading processes) is ended with it, while its own
-        process id is still taken and cannot mean anybody else.
+        The processes that a failed worker leaves in its session (data loading) are killed first, while its process id
+        is still taken and cannot mean another process.
         """
         if self._process.returncode is None and hasattr(os, "waitid"):
             with contextlib.suppress(ChildProcessError):
-                seen = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                if seen is not None and seen.si_status != 0:
+                result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if result is not None and result.si_status != 0:
                     self.kill()
         return self._process.poll()
 
@@ -77,12 +82,12 @@ class WorkerProcess:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End the worker and whatever it started."""
+        """Kill the worker and every process that it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Release what is held for a process that is gone."""
+        """Close the descriptors of a process that is gone."""
         self.channel.close()
         if self.exit_fd is not None:
             os.close(self.exit_fd)
@@ -92,10 +97,10 @@ class WorkerProcess:
 def worker_environment(
     environ: Mapping[str, str], *, member: int, slot: int, channel: int, run_dir: Path, threads: int, beat_s: float
 ) -> dict[str, str]:
-    """The environment of a worker: the supervisor's, without another launcher's words, with ours.
+    """The environment of a worker: the supervisor's, without another launcher's variables, with ours.
 
-    Workers of one machine speak over the loopback interface, so nobody outside can reach them; NCCL must not end the
-    process when a peer is lost, for the process is to go on. What the user set is left as it is.
+    Workers of one machine use the loopback interface, so nobody outside can reach them. NCCL must not end the process
+    when a peer is lost, because the process goes on. The user's own settings stay.
     """
     kept = {name: value for name, value in environ.items() if name not in _LAUNCHERS and "TORCHELASTIC" not in name}
     defaults = {

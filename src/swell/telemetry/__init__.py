@@ -1,4 +1,4 @@
-"""What a run tells while it goes on, and what can be seen of it afterwards; everything here reads events."""
+"""A run's events, shown while it trains and drawn afterwards."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def open_sinks(
 ) -> Fanout:
     """The sinks of one process of a run: its log in ``folder``, a progress line, and the user's own.
 
-    Without a folder there is no log. ``progress`` is True for a line in any case, False for none, and None for one
-    where the standard output is a terminal.
+    Without a folder there is no log. ``progress`` is True for a progress line, False for none, and None for one only if
+    the standard output is a terminal.
     """
     sinks: list[Sink] = []
     if folder is not None:

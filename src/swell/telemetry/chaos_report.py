@@ -1,4 +1,4 @@
-"""What a run went through and whether it lost anything, by its log."""
+"""What faults cost a run, and whether it lost samples, according to its log."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from swell.core.events import EpochEnded, EpochStarted, Event, Resized, RunStart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endurance:
-    """Counts of a run's log; ``whole`` says whether every sample was committed once."""
+class ChaosReport:
+    """Counts from a run's log; ``whole`` says whether every sample was committed once."""
 
-    steps: int  # committed and still standing
-    samples: int  # of those steps, each of which was looked at
+    steps: int  # committed and not undone by a resume
+    samples: int  # of those steps, all of them checked
     lost: int  # samples between two steps that belong to neither
     repeated: int  # samples that belong to two steps
-    passed_over: int  # samples of steps that were left out because their loss was not finite
-    redone: int  # steps that broke, and were done again
-    rewound: int  # steps done again from a checkpoint or from the beginning, for all who had them were lost
-    from_beginning: int  # of those, the ones for which there was no checkpoint
+    passed_over: int  # samples of steps that were skipped because their loss was not finite
+    redone: int  # steps that broke and were repeated
+    rewound: int  # steps repeated from a checkpoint or from the beginning, because all their workers were lost
+    from_beginning: int  # those of them for which there was no checkpoint
     pauses_s: tuple[float, ...]  # how long training waited for each change of the world
 
     @property
@@ -30,23 +30,23 @@ class Endurance:
 
     @property
     def median_pause_s(self) -> float:
-        """Half of the pauses were no longer; 0 without any."""
+        """The median of the pauses; 0 without any."""
         return statistics.median(self.pauses_s) if self.pauses_s else 0.0
 
     @property
     def longest_pause_s(self) -> float:
-        """0 without any pause."""
+        """The longest pause; 0 without any."""
         return max(self.pauses_s, default=0.0)
 
 
-def endurance(events: Iterable[Event]) -> Endurance:
-    """Follow a log from step to step: each must begin where the one before it ended.
+def report_chaos(events: Iterable[Event]) -> ChaosReport:
+    """Follow a log from step to step: each step must begin where the previous one ended.
 
-    A run that begins again at a checkpoint, or without one at the beginning, goes back to it; the steps after it count
-    as rewound and come again. An epoch that is said to be complete must have had all its samples.
+    A run that resumes from a checkpoint, or without one from the beginning, goes back to that position; the steps after
+    it count as rewound and are repeated. An epoch that the log calls complete must have had all its samples.
     """
-    ends: list[int] = []  # total samples after each step that stands
-    at: int | None = None  # where the next step must begin; None before anything is known
+    ends: list[int] = []  # total samples after each step that was not undone
+    position: int | None = None  # where the next step must begin; None before anything is known
     lost = repeated = passed_over = redone = rewound = from_beginning = 0
     pauses: list[float] = []
     size: int | None = None
@@ -56,19 +56,19 @@ def endurance(events: Iterable[Event]) -> Endurance:
                 ends.pop()
                 rewound += 1
                 from_beginning += event.samples == 0
-            at = event.samples
+            position = event.samples
         elif isinstance(event, Stepped):
             start = event.samples - event.global_batch
-            if at is not None:
-                lost += max(0, start - at)
-                repeated += max(0, at - start)
-            at = event.samples
-            ends.append(at)
+            if position is not None:
+                lost += max(0, start - position)
+                repeated += max(0, position - start)
+            position = event.samples
+            ends.append(position)
         elif isinstance(event, StepSkipped):
             redone += event.redone
             if not event.redone:
                 passed_over += event.samples
-                at = None if at is None else at + event.samples
+                position = None if position is None else position + event.samples
         elif isinstance(event, EpochStarted):
             size = event.epoch_size
         elif isinstance(event, EpochEnded):
@@ -77,7 +77,7 @@ def endurance(events: Iterable[Event]) -> Endurance:
                 repeated += max(0, event.samples - size)
         elif isinstance(event, Resized) and event.pause_s is not None:
             pauses.append(event.pause_s)
-    return Endurance(
+    return ChaosReport(
         steps=len(ends),
         samples=ends[-1] if ends else 0,
         lost=lost,

@@ -1,4 +1,4 @@
-"""One sink that hands every event to several."""
+"""One sink that passes every event on to several."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _LOGGER = logging.getLogger("swell")
 
 
 class Fanout:
-    """Hands every event to each sink in turn; one that raises is warned about once, closed and left out from then on.
+    """Passes every event on to each sink; a sink that raises is closed with one warning and gets no more events.
 
-    Whoever watches a run must not be able to end it.
+    A watcher must not be able to end a run.
     """
 
     def __init__(self, sinks: Iterable[Sink]) -> None:
@@ -22,7 +22,7 @@ class Fanout:
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
-        """Those that still work."""
+        """The sinks that still work."""
         return tuple(self._sinks)
 
     def emit(self, event: Event) -> None:
@@ -32,7 +32,7 @@ class Fanout:
             except Exception as error:
                 self._sinks.remove(sink)
                 _LOGGER.warning(
-                    "%s failed on a %r event (%s: %s) and gets no more of them; training goes on.",
+                    "%s failed on a %r event (%s: %s) and gets no more events; training goes on.",
                     type(sink).__name__,
                     event.kind,
                     type(error).__name__,

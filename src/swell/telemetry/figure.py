@@ -1,4 +1,4 @@
-"""A figure to draw on, in the manner all of swell's pictures share."""
+"""A figure to draw on, in the style of all of swell's pictures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from swell.errors import DependencyError
 
-# Okabe and Ito's colours: told apart by everyone, in print as well.
+# The colours of Okabe and Ito, which everyone can distinguish, also in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _INK, _FAINT = "#222222", "#d9d9d9"
 _STYLE: dict[Any, Any] = {
@@ -32,8 +32,8 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-class Canvas:
-    """A figure without any global state of matplotlib's, saved where all went well."""
+class Figure:
+    """A figure that leaves matplotlib's global state alone; saved if its ``with`` block succeeds."""
 
     def __init__(
         self,
@@ -46,16 +46,17 @@ class Canvas:
     ) -> None:
         try:
             import matplotlib
+            import matplotlib.figure
             from matplotlib.backends.backend_agg import FigureCanvasAgg
-            from matplotlib.figure import Figure
         except ImportError as error:
             raise DependencyError(
-                "pictures of runs need matplotlib, which is not installed. Install it: pip install 'swell[report]'."
+                "matplotlib is not installed; expected it for pictures of runs. Install it from a checkout of swell: "
+                "pip install '.[report]'."
             ) from error
         self.path = Path(path)
         self._style = matplotlib.rc_context(_STYLE)
         self._style.__enter__()
-        self._figure: Any = Figure(figsize=size, layout="constrained")
+        self._figure: Any = matplotlib.figure.Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(self._figure)
         grid = self._figure.subplots(rows, columns, sharex=columns == 1, squeeze=False, height_ratios=heights)
         self.axes: list[Any] = list(grid.flat)
@@ -63,7 +64,7 @@ class Canvas:
             axes.xaxis.set_major_formatter(_counts())
             axes.margins(x=0.01)
 
-    def __enter__(self) -> Canvas:
+    def __enter__(self) -> Figure:
         return self
 
     def __exit__(self, kind: object, *rest: object) -> None:
@@ -75,11 +76,11 @@ class Canvas:
             self._style.__exit__(None, None, None)
 
     def title(self, text: str) -> None:
-        """A line above everything."""
+        """Set the line above the axes."""
         self._figure.suptitle(text, x=0.01, ha="left", fontsize=10, color="#555555")
 
     def legend(self, colours: Sequence[str], names: Sequence[str]) -> None:
-        """Names for the colours, below everything."""
+        """Name the colours, below the axes."""
         from matplotlib.lines import Line2D
 
         marks = [Line2D([], [], color=colours[index % len(colours)], linewidth=2.5) for index in range(len(names))]

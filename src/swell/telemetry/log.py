@@ -1,4 +1,4 @@
-"""The run's log: one line of JSON for each event, written at once and read back in spite of a torn line."""
+"""The run's log: one line of JSON for each event, written at once; torn lines do not hurt."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from swell.core.events import Event, from_json, to_json
 from swell.errors import ConfigError
 
 _LOGGER = logging.getLogger("swell")
-_TAIL = 2**16  # bytes of a log in which its last step is looked for
+_TAIL = 2**16  # bytes at the end of a log that are searched for its last step
 
 
 class EventLog:
-    """Appends every event to a file as one line of JSON, and never stands in the way of training.
+    """Appends every event to a file as one line of JSON, and never disturbs training.
 
-    Each line is handed to the system whole as it comes, so a killed process loses none. Where the file ends in the
-    middle of a line (an earlier process was killed, a disk was full) the next event starts a new one. A full disk, a
-    missing right or a folder that vanished costs one warning (logger ``swell``) and the events until it is mended,
-    not the run.
+    Each line is written to the system at once, so a killed process loses none. If the file ends in the middle of a
+    line (an earlier process was killed, a disk was full), the next event starts a new one. A full disk, a missing
+    permission or a deleted folder costs one warning (logger ``swell``) and the events until it is fixed, not the run.
 
     >>> from swell.core.events import Warned
     >>> log = EventLog(getfixture("tmp_path") / "events.jsonl")
@@ -48,7 +47,7 @@ class EventLog:
             if self._file is None:
                 self._open()
             assert self._file is not None
-            if os.fstat(self._file).st_nlink == 0:  # deleted under our feet: what we write would go nowhere
+            if os.fstat(self._file).st_nlink == 0:  # deleted since: writing would have no effect
                 raise FileNotFoundError(2, "the file was deleted", str(self.path))
             self._write(self._file, b"\n" + line if self._torn else line)
         except OSError as error:
@@ -71,7 +70,7 @@ class EventLog:
         self._torn = False
 
     def _give_up(self, error: OSError) -> None:
-        """Say it once; the next event tries again."""
+        """Warn once; the next event tries again."""
         try:
             self.close()
         except OSError:
@@ -79,24 +78,25 @@ class EventLog:
         if not self._warned:
             self._warned = True
             _LOGGER.warning(
-                "events cannot be written to %s (%s); training goes on without them. Free the disk or mend the folder, "
-                "and the log goes on too.",
+                "events cannot be written to %s (%s); training goes on without them. Free the disk or fix the folder, "
+                "and the log continues.",
                 self.path,
                 error.strerror or error,
             )
 
 
 def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
-    """The events of a log in the order they were written; lines that were torn are passed over.
+    """The events of a log in the order they were written; torn lines are skipped.
 
-    A line is torn where a process was killed or a disk was full while it was written: it is no whole JSON. A whole
-    one that is no event is a ``ConfigError`` with its number: the file is something else, or of a newer version.
+    A line is torn, and not complete JSON, if a process was killed or the disk was full while it was written. A complete
+    line that is no event is a ``ConfigError`` with its number: the file is not a log, or is from a newer version.
     """
     try:
         file = open(path, "rb")  # noqa: SIM115
     except OSError as error:
         raise ConfigError(
-            f"the log {os.fspath(path)!r} cannot be read ({error.strerror or error}). Give the events.jsonl of a run."
+            f"log {os.fspath(path)!r} cannot be read ({error.strerror or error}); expected the events.jsonl of a run. "
+            f"Check the path."
         ) from error
     with file:
         for number, line in enumerate(file, start=1):
@@ -110,7 +110,7 @@ def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
 
 
 def last_step(path: str | os.PathLike[str]) -> int:
-    """The number of the step that was written last, by a look at the end of the log; -1 where there is none."""
+    """The number of the last step in the log, read from its end; -1 if there is none."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.path.getsize(path) - _TAIL))

@@ -1,4 +1,4 @@
-"""Pictures of what batch sizes cost: steps and samples by gradient noise, throughput and goodput by measurement."""
+"""Pictures of what batch sizes cost: steps and samples from the noise, throughput and goodput as measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from swell.telemetry.figure import COLOURS, Canvas
+from swell.telemetry.figure import COLOURS, Figure
 
 
 def draw_noise(
@@ -17,13 +17,13 @@ def draw_noise(
     """Steps and samples to the same result against batch size, both relative to ``base``; the interval is shaded."""
     batches = np.geomspace(max(1, base / 8), base * 256, 200)
     critical = noise / signal if signal > 0 else np.inf
-    with Canvas(path, rows=1, columns=1, size=(7.0, 4.5)) as canvas:
-        (axes,) = canvas.axes
-        for value, sure in [(critical, True), *((end, False) for end in interval if end)]:
-            steps = base / batches if np.isinf(value) else (1 + value / batches) / (1 + value / base)
-            style: dict[str, Any] = {"linewidth": 2} if sure else {"alpha": 0.4, "linewidth": 1, "linestyle": "--"}
-            axes.plot(batches, steps, color=COLOURS[0], label="steps" if sure else None, **style)
-            axes.plot(batches, steps * batches / base, color=COLOURS[1], label="samples" if sure else None, **style)
+    with Figure(path, rows=1, columns=1, size=(7.0, 4.5)) as figure:
+        (axes,) = figure.axes
+        for scale, main in [(critical, True), *((end, False) for end in interval if end)]:
+            steps = base / batches if np.isinf(scale) else (1 + scale / batches) / (1 + scale / base)
+            style: dict[str, Any] = {"linewidth": 2} if main else {"alpha": 0.4, "linewidth": 1, "linestyle": "--"}
+            axes.plot(batches, steps, color=COLOURS[0], label="steps" if main else None, **style)
+            axes.plot(batches, steps * batches / base, color=COLOURS[1], label="samples" if main else None, **style)
         axes.set(xscale="log", yscale="log", xlabel="global batch (samples)", ylabel=f"relative to a batch of {base}")
         if np.isfinite(critical) and critical > 0:
             axes.axvline(critical, color="#999999", linewidth=0.8)
@@ -32,19 +32,18 @@ def draw_noise(
 
 
 def draw_goodput(rows: Sequence[Mapping[str, Any]], path: Path, *, best: int | None = None) -> None:
-    """Samples a second and, where the noise is known, goodput against batch size, with their errors.
+    """Samples per second and, if the noise is known, goodput against batch size, with their errors.
 
-    Each row is one batch in its fastest layout. Full marks were measured, hollow ones predicted; ``best`` is the batch
-    with the star.
+    Each row is one batch in its fastest layout. Filled marks were measured, hollow ones predicted; a star marks
+    ``best``.
     """
-    known = bool(rows) and rows[0]["goodput"] is not None
-    figures = [("samples_s", "samples a second")]
-    if known:
-        figures.append(("goodput", "goodput: samples a second, each by its worth at the base batch"))
+    curves = [("samples_s", "samples per second")]
+    if rows and rows[0]["goodput"] is not None:
+        curves.append(("goodput", "goodput: samples per second, weighted by their worth at the base batch"))
     batches = [row["batch"] for row in rows]
-    with Canvas(path, rows=1, columns=1, size=(7.5, 4.5)) as canvas:
-        (axes,) = canvas.axes
-        for (key, label), colour in zip(figures, COLOURS, strict=False):
+    with Figure(path, rows=1, columns=1, size=(7.5, 4.5)) as figure:
+        (axes,) = figure.axes
+        for (key, label), colour in zip(curves, COLOURS, strict=False):
             values = [row[key] for row in rows]
             errors = [row[key] * (row["error"] or 0.0) for row in rows]
             axes.errorbar(batches, values, errors, color=colour, linewidth=1, elinewidth=1, capsize=2, label=label)
@@ -54,9 +53,9 @@ def draw_goodput(rows: Sequence[Mapping[str, Any]], path: Path, *, best: int | N
         for row in rows:
             if row["batch"] == best:
                 layout = f"{row['batch']} in {row['accumulation']} × {row['micro']}"
-                axes.plot(best, row[figures[-1][0]], "*", color=COLOURS[len(figures) - 1], markersize=15, label=layout)
-        axes.set(xscale="log", xlabel="global batch (samples)", ylabel="samples a second", ylim=(0, None))
-        shown = batches[:: max(1, -(-len(batches) // 10))]
-        axes.set_xticks(shown, [str(batch) for batch in shown])
+                axes.plot(best, row[curves[-1][0]], "*", color=COLOURS[len(curves) - 1], markersize=15, label=layout)
+        axes.set(xscale="log", xlabel="global batch (samples)", ylabel="samples per second", ylim=(0, None))
+        ticks = batches[:: max(1, -(-len(batches) // 10))]
+        axes.set_xticks(ticks, [str(batch) for batch in ticks])
         axes.minorticks_off()
         axes.legend(fontsize=8)

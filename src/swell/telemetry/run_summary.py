@@ -1,4 +1,4 @@
-"""Where a run stands, gathered from its events, and how that reads in a few words."""
+"""The newest figures of a run, collected from its events, and a short text for each."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from swell.core.events import EpochEnded, EpochStarted, Event, RunStarted, Stepp
 _RECENT = 32  # steps the speed is averaged over
 
 
-class Part(NamedTuple):
-    """A label and its value, and how readily it is left out where the line is too long (higher goes first)."""
+class SummaryField(NamedTuple):
+    """A label and its value."""
 
     label: str
     value: str
-    rank: int
+    rank: int  # where the line is too long, fields with higher ranks are left out first
 
 
 @dataclass
-class Standing:
+class RunSummary:
     """The newest figures of a run."""
 
     epoch: int = 0
@@ -37,7 +37,7 @@ class Standing:
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_RECENT))
 
     def take(self, event: Event) -> None:
-        """Bring the figures up to date."""
+        """Update the figures."""
         if isinstance(event, RunStarted):
             self.samples, self.replicas = event.samples, event.replicas
         elif isinstance(event, EpochStarted):
@@ -53,54 +53,54 @@ class Standing:
 
     @property
     def done(self) -> float | None:
-        """The part of the run that is done, 0 to 1; None where its length is not known."""
+        """The fraction of the run that is done, 0 to 1; None if its length is not known."""
         if self.total_progress:
             return min(1.0, self.progress / self.total_progress)
         return min(1.0, self.samples / self.total_samples) if self.total_samples else None
 
     @property
     def samples_per_s(self) -> float | None:
-        """Over the last steps; None before the first."""
+        """Speed over the last steps; None before the first."""
         seconds = sum(step_s for _, step_s in self.recent)
         return sum(batch for batch, _ in self.recent) / seconds if seconds > 0 else None
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to the end at the present speed; None where the end or the speed is not known."""
+        """Seconds to the end at the present speed; None if the end or the speed is not known."""
         if self.total_progress or not self.total_samples or not self.samples_per_s:
             return None
         return max(0, self.total_samples - self.samples) / self.samples_per_s
 
     def title(self) -> str:
-        """The epoch, counted from 1, of how many."""
+        """The epoch, counted from 1, and the number of epochs."""
         return f"epoch {self.epoch + 1}" + (f"/{self.epochs}" if self.epochs else "")
 
-    def parts(self, *, times: str) -> list[Part]:
-        """The figures in the order they are shown; ``times`` is the sign before a factor."""
-        parts = [self._count()]
+    def fields(self, *, times: str) -> list[SummaryField]:
+        """The fields in the order in which they are shown; ``times`` is the sign before a factor."""
+        fields = [self._count()]
         if self.batch is not None:
-            parts.append(Part("batch", f"{self.batch:,}", 0))
+            fields.append(SummaryField("batch", f"{self.batch:,}", 0))
         if self.replicas is not None:
-            parts.append(Part("replicas", str(self.replicas), 3))
+            fields.append(SummaryField("replicas", str(self.replicas), 3))
         if self.lr_factor:
             low, high = min(self.lr_factor), max(self.lr_factor)
             spread = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f}-{high:.2f}"
-            parts.append(Part("lr", times + spread, 2))
+            fields.append(SummaryField("lr", times + spread, 2))
         if self.gain is not None:
-            parts.append(Part("gain", f"{self.gain:.2f}", 5))
+            fields.append(SummaryField("gain", f"{self.gain:.2f}", 5))
         if self.samples_per_s is not None:
-            parts.append(Part("samples/s", compact(self.samples_per_s), 4))
+            fields.append(SummaryField("samples/s", compact(self.samples_per_s), 4))
         if self.loss is not None:
-            parts.append(Part("loss", f"{self.loss:.4g}", 1))
+            fields.append(SummaryField("loss", f"{self.loss:.4g}", 1))
         if self.left_s is not None:
-            parts.append(Part("left", duration(self.left_s), 6))
-        return parts
+            fields.append(SummaryField("left", duration(self.left_s), 6))
+        return fields
 
-    def _count(self) -> Part:
+    def _count(self) -> SummaryField:
         if self.total_progress:
-            return Part("steps", f"{self.progress:,.0f}/{self.total_progress:,.0f}", 7)
+            return SummaryField("steps", f"{self.progress:,.0f}/{self.total_progress:,.0f}", 7)
         total = f"/{compact(self.total_samples)}" if self.total_samples else ""
-        return Part("samples", f"{compact(self.samples)}{total}", 7)
+        return SummaryField("samples", f"{compact(self.samples)}{total}", 7)
 
 
 def compact(number: float) -> str:
@@ -120,7 +120,7 @@ def compact(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them.
+    """Seconds in the largest fitting units.
 
     >>> [duration(s) for s in (0.2, 42, 61, 3_725, 100_000)]
     ['0.2 s', '42 s', '1:01 min', '1:02 h', '27:46 h']

@@ -1,4 +1,4 @@
-"""A run's steps as columns of numbers, as the run went in the end."""
+"""A run's steps as columns of numbers, without steps that a resume undid."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from swell.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Series:
-    """One entry for each committed step; what was not measured is not-a-number."""
+    """One entry for each committed step; values that were not measured are not-a-number."""
 
-    time: np.ndarray  # at which the step was committed, in seconds since the epoch
-    samples: np.ndarray  # committed up to and with the step
+    time: np.ndarray  # when the step was committed, in seconds since the epoch
+    samples: np.ndarray  # committed up to and including the step
     loss: np.ndarray
     global_batch: np.ndarray
     replicas: np.ndarray
@@ -26,16 +26,16 @@ class Series:
     progress: np.ndarray
     noise_scale: np.ndarray
     samples_per_s: np.ndarray
-    cut: np.ndarray  # bool: the last step of an epoch, which had to make do with the samples that were left
+    cut: np.ndarray  # bool: the short last step of an epoch, which took the remaining samples
     resizes: np.ndarray  # samples at which the world changed
 
     @property
     def steps(self) -> int:
-        """How many steps the run took."""
+        """Number of steps of the run."""
         return len(self.samples)
 
     def chosen(self, column: np.ndarray) -> np.ndarray:
-        """The column as it would be without short last steps of epochs: there it is as in the step before."""
+        """The column with each short last step of an epoch replaced by the step before it."""
         rows = np.arange(self.steps)
         return column[np.maximum.accumulate(np.where(self.cut, 0, rows))]
 
@@ -43,8 +43,8 @@ class Series:
 def series_of(events: Iterable[Event]) -> Series:
     """The columns of a run's events.
 
-    A run that was resumed from a checkpoint may have done some steps twice; those it went on from count. A run
-    without a step has no columns: ``ConfigError``.
+    A run that resumed from a checkpoint may have done some steps twice; the last time counts. Raises ``ConfigError``
+    if there is no step.
     """
     steps: list[Stepped] = []
     resizes: list[int] = []
@@ -59,8 +59,8 @@ def series_of(events: Iterable[Event]) -> Series:
             resizes.append(steps[-1].samples)
     if not steps:
         raise ConfigError(
-            "the log holds no committed step, so there is nothing to draw. Let the run take a step first, or check "
-            "that this is the log of the run you mean."
+            "the log has no committed step; expected at least one to draw. Let the run take a step first, or check "
+            "that this is the right log."
         )
 
     def column(values: Iterable[float | None]) -> np.ndarray:
@@ -88,12 +88,12 @@ def _is_cut(before: Stepped | None, step: Stepped, after: Stepped | None) -> boo
 
 
 def smoothed(values: np.ndarray, samples: np.ndarray, *, over: float) -> np.ndarray:
-    r"""The values' exponential average over the last ``over`` samples or so, bias-corrected.
+    r"""The values' exponential average over about the last ``over`` samples, bias-corrected.
 
     .. math:: s_i = \sum_{j \le i} w_j\,v_j \Big/ \sum_{j \le i} w_j, \qquad w_j = b_j\,e^{-(n_i - n_j)/\mathrm{over}}
 
-    with :math:`n_j` the samples at step j and :math:`b_j` those of the step itself, so that large batches count for
-    more. Values that are not finite are passed over.
+    with :math:`n_j` the samples at step j and :math:`b_j` those of the step itself, so that large batches weigh more.
+    Values that are not finite are skipped.
     """
     sizes = np.diff(samples, prepend=0.0)
     mean, weight, result = math.nan, 0.0, np.full(len(values), np.nan)

@@ -11,11 +11,11 @@ from swell.errors import DependencyError
 
 
 class TensorBoardSink:
-    """Writes what the events say as TensorBoard scalars; the horizontal axis counts samples, so runs can be compared.
+    """Writes a run's events as TensorBoard scalars; the horizontal axis counts samples, so runs can be compared.
 
     ``loss``, ``batch/…`` (global, micro, accumulation, replicas), ``scale/…`` (gain, progress, lr and its factor for
-    each group), ``noise/…``, ``speed/…`` in every step; ``epoch/…`` for each metric; decisions and resizes as text.
-    Fails (``DependencyError``) where torch or tensorboard is not installed.
+    each group), ``noise/…`` and ``speed/…`` at every step; ``epoch/…`` for each metric; decisions and resizes as text.
+    Raises ``DependencyError`` if torch or tensorboard is not installed.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -23,8 +23,8 @@ class TensorBoardSink:
             from torch.utils.tensorboard.writer import SummaryWriter
         except ImportError as error:
             raise DependencyError(
-                f"TensorBoardSink needs torch and tensorboard, and {error.name} is not installed. "
-                "Install them: pip install 'swell[torch,tensorboard]'."
+                f"{error.name} is not installed; expected it for TensorBoardSink. Install it from a checkout of swell: "
+                f"pip install '.[torch,tensorboard]'."
             ) from error
         self._writer: Any = SummaryWriter(os.fspath(folder))
         self._samples = 0

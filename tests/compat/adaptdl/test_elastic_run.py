@@ -8,7 +8,7 @@ import pytest
 
 from swell.core.events import StepSkipped
 from swell.telemetry import LOG_NAME, read_events
-from tests.runtime.supervised import SupervisedRun
+from tests.supervisor.supervised import SupervisedRun
 
 SCRIPT = Path(__file__).with_name("elastic_script.py")
 WHOLE = "60 and 60 samples, sum 1770"

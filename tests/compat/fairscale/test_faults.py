@@ -16,12 +16,12 @@ from swell.errors import LoopError
 from tests.compat.fairscale.loop import accumulate, loss_of, problem, train
 
 
-def made(net: nn.Module, **arguments: Any) -> AdaScale:
+def make(net: nn.Module, **arguments: Any) -> AdaScale:
     settings: dict[str, Any] = {"num_gradients_to_accumulate": 2} | arguments
     return AdaScale(torch.optim.SGD(net.parameters(), lr=0.05), **settings)
 
 
-def still(net: nn.Module, **arguments: Any) -> AdaScale:
+def without_moving(net: nn.Module, **arguments: Any) -> AdaScale:
     """Around an optimizer that never moves, so that signal and noise are constants."""
     return AdaScale(torch.optim.SGD(net.parameters(), lr=0.0), **arguments)
 
@@ -29,11 +29,11 @@ def still(net: nn.Module, **arguments: Any) -> AdaScale:
 def test_without_the_rescaling_a_change_of_scale_gives_the_true_gain_at_once() -> None:
     """FairScale F1: ``set_scale`` rescaled the variance, which biased the gain at every change of the batch."""
     net = problem()
-    known = still(net, num_gradients_to_accumulate=16)
+    known = without_moving(net, num_gradients_to_accumulate=16)
     train(net, known, 40, count=16)
     gains = {}
     for update_estimate in (True, False):
-        optimizer = still(net, num_gradients_to_accumulate=4)
+        optimizer = without_moving(net, num_gradients_to_accumulate=4)
         train(net, optimizer, 100, count=4)
         optimizer.set_num_gradients_to_accumulate(16)
         optimizer.set_scale(16, update_estimate=update_estimate)
@@ -56,7 +56,7 @@ def scaled_step(scaler: torch.amp.GradScaler, net: nn.Linear, optimizer: AdaScal
 def test_an_overflow_under_a_grad_scaler_costs_one_step_and_nothing_else() -> None:
     """FairScale F2: one overflow entered the averages, and weights were NaN two steps later."""
     net = problem()
-    optimizer = made(net)
+    optimizer = make(net)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     scaled_step(scaler, net, optimizer)
     gain, weight = optimizer.gain(), net.weight.detach().clone()
@@ -70,7 +70,7 @@ def test_an_overflow_under_a_grad_scaler_costs_one_step_and_nothing_else() -> No
 def test_a_gradient_that_is_not_finite_is_left_out_of_the_averages_without_a_scaler_too() -> None:
     """FairScale F2: the same without a scaler."""
     net = problem()
-    optimizer = made(net)
+    optimizer = make(net)
     train(net, optimizer, 2)
     gain = optimizer.gain()
     (loss_of(net) * torch.nan).backward()
@@ -81,11 +81,11 @@ def test_a_gradient_that_is_not_finite_is_left_out_of_the_averages_without_a_sca
 
 @pytest.mark.parametrize("unscale", [False, True])
 def test_statistics_are_those_of_unscaled_gradients_whatever_the_scaler_does(unscale: bool) -> None:
-    """FairScale F3: gradients were seen before they were unscaled, so a change of the scale froze the gain."""
+    """FairScale F3: gradients were measured before they were unscaled, so a change of the scale froze the gain."""
     net = problem()
     plain_net = copy.deepcopy(net)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=2, growth_factor=4.0)
-    optimizer, plain = made(net, grad_scaler=scaler if unscale else None), made(plain_net)
+    optimizer, plain = make(net, grad_scaler=scaler if unscale else None), make(plain_net)
     for step in range(6):
         torch.manual_seed(step)
         for _ in range(2):
@@ -117,7 +117,7 @@ def test_half_precision_gradients_are_squared_without_overflow() -> None:
 
 
 def test_micro_batches_are_counted_right_under_reentrant_checkpointing() -> None:
-    """FairScale F10: reentrant checkpointing changed the gain without a word."""
+    """FairScale F10: reentrant checkpointing changed the gain silently."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
     forwards: list[Callable[[Any, torch.Tensor], torch.Tensor]] = [
@@ -130,7 +130,7 @@ def test_micro_batches_are_counted_right_under_reentrant_checkpointing() -> None
     for forward in forwards:
         other = copy.deepcopy(net)
         torch.manual_seed(1)
-        gains.append(train(lambda x, forward=forward, other=other: forward(other, x), made(other), 3))
+        gains.append(train(lambda x, forward=forward, other=other: forward(other, x), make(other), 3))
     for others in gains[1:]:
         assert others == pytest.approx(gains[0], rel=1e-5)
 
@@ -139,7 +139,7 @@ def test_gradients_taken_without_accumulating_are_no_micro_batches() -> None:
     """FairScale F11: ``torch.autograd.grad`` counted as a micro-batch."""
     net = problem()
     other = copy.deepcopy(net)
-    optimizer, plain = made(net), made(other)
+    optimizer, plain = make(net), make(other)
     for each in (net, other):
         torch.manual_seed(1)
         for _ in range(2):
@@ -153,11 +153,11 @@ def test_gradients_taken_without_accumulating_are_no_micro_batches() -> None:
 def test_two_backward_calls_for_one_micro_batch_are_refused_when_they_reach_the_same_parameters() -> None:
     """FairScale F11: two backward() calls for a micro-batch counted as two."""
     net = problem()
-    optimizer = made(net)
+    optimizer = make(net)
     for _ in range(2):
         loss_of(net).backward()
         loss_of(net).backward()
-    with pytest.raises(LoopError, match=r"4 gradients .* num_gradients_to_accumulate is 2"):
+    with pytest.raises(LoopError, match="num_gradients_to_accumulate"):
         optimizer.step()
 
 
@@ -177,7 +177,7 @@ def test_a_short_accumulation_steps_with_the_mean_of_what_there_is_at_its_own_sc
     """FairScale F12: the last, short accumulation of an epoch was an ``AssertionError``."""
     net = problem()
     short = copy.deepcopy(net)
-    optimizer, expected = made(net, num_gradients_to_accumulate=4), made(short, num_gradients_to_accumulate=2)
+    optimizer, expected = make(net, num_gradients_to_accumulate=4), make(short, num_gradients_to_accumulate=2)
     torch.manual_seed(1)
     for _ in range(2):
         (loss_of(net) / 4).backward()  # the epoch ends here
@@ -194,8 +194,8 @@ def test_a_short_accumulation_of_an_undivided_loss_is_divided_by_what_there_is()
     """FairScale F12: the same where the script does not divide its loss."""
     net = problem()
     short = copy.deepcopy(net)
-    optimizer = made(net, num_gradients_to_accumulate=4, is_scaled_loss=False)
-    expected = made(short, num_gradients_to_accumulate=2)
+    optimizer = make(net, num_gradients_to_accumulate=4, is_scaled_loss=False)
+    expected = make(short, num_gradients_to_accumulate=2)
     torch.manual_seed(1)
     accumulate(net, 2, divide=False)
     optimizer.scale_grad_by_num_grads_to_accum()
@@ -212,7 +212,7 @@ def test_gradients_thrown_away_by_the_model_are_forgotten(set_to_none: bool) -> 
     """FairScale F12: ``model.zero_grad()`` in the middle of an accumulation gave a wrong gain."""
     net = problem()
     other = copy.deepcopy(net)
-    optimizer, expected = made(net), made(other)
+    optimizer, expected = make(net), make(other)
     accumulate(net, 2 if not set_to_none else 1)
     net.zero_grad(set_to_none=set_to_none)
     for each, its in ((net, optimizer), (other, expected)):
@@ -225,9 +225,9 @@ def test_gradients_thrown_away_by_the_model_are_forgotten(set_to_none: bool) -> 
 def test_one_worker_without_accumulation_is_measured_by_differences_of_steps() -> None:
     """FairScale F13: one worker without accumulation was refused."""
     net = problem()
-    known = still(net, num_gradients_to_accumulate=8, scale=8.0)
+    known = without_moving(net, num_gradients_to_accumulate=8, scale=8.0)
     train(net, known, 60, count=8)
-    alone = still(net, num_gradients_to_accumulate=1, scale=1.0, single_worker="differences")
+    alone = without_moving(net, num_gradients_to_accumulate=1, scale=1.0, single_worker="differences")
     train(net, alone, 500, count=1)
     alone.set_scale(8.0, update_estimate=False)
     assert alone.gain() == pytest.approx(known.gain(), rel=0.25)
@@ -236,7 +236,7 @@ def test_one_worker_without_accumulation_is_measured_by_differences_of_steps() -
 def test_it_shrinks_to_one_worker_without_accumulation_and_keeps_its_gain() -> None:
     """FairScale F13: getting there at run time made every gain NaN."""
     net = problem()
-    optimizer = made(net, single_worker="differences")
+    optimizer = make(net, single_worker="differences")
     train(net, optimizer, 5)
     gain = optimizer.gain()
     optimizer.set_num_gradients_to_accumulate(1)
@@ -247,7 +247,7 @@ def test_it_shrinks_to_one_worker_without_accumulation_and_keeps_its_gain() -> N
 def test_gains_are_read_from_the_device_once_a_step_and_small_figures_only() -> None:
     """FairScale F18: the device was waited for once for every parameter."""
     net = problem()
-    optimizer = made(net)
+    optimizer = make(net)
     accumulate(net, 2)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profile:
         optimizer.gain()

@@ -19,7 +19,7 @@ from swell.errors import CheckpointError, ConfigError, LoopError
 from tests.compat.fairscale.loop import accumulate, loss_of, problem, train
 
 
-def made(net: nn.Module, **arguments: Any) -> AdaScale:
+def make(net: nn.Module, **arguments: Any) -> AdaScale:
     settings: dict[str, Any] = {"num_gradients_to_accumulate": 2} | arguments
     return AdaScale(torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9), **settings)
 
@@ -43,7 +43,7 @@ def test_it_is_a_torch_optimizer_that_shares_everything_with_the_one_inside() ->
 @pytest.mark.parametrize("schedule", ["StepLR", "OneCycleLR", "ReduceLROnPlateau", "SequentialLR"])
 def test_schedulers_see_and_set_the_learning_rate_without_the_gain(schedule: str) -> None:
     net = problem()
-    optimizer = made(net)
+    optimizer = make(net)
     schedulers = torch.optim.lr_scheduler
     scheduler: Any = {
         "StepLR": lambda: schedulers.StepLR(optimizer, 1, gamma=0.5),
@@ -73,9 +73,9 @@ def test_a_tensor_learning_rate_is_left_as_it_was() -> None:
 
 
 def test_a_copy_and_an_unpickled_one_go_on_as_the_original_does() -> None:
-    """FairScale F17: copies and unpickled ones recursed for ever."""
+    """FairScale F17: copies and unpickled ones recursed without end."""
     net = problem()
-    optimizer = made(net)
+    optimizer = make(net)
     torch.optim.lr_scheduler.StepLR(optimizer, 1)
     train(net, optimizer, 3)
     pairs = [copy.deepcopy((net, optimizer)), pickle.loads(pickle.dumps((net, optimizer)))]
@@ -92,10 +92,10 @@ def test_a_copy_and_an_unpickled_one_go_on_as_the_original_does() -> None:
 def test_checkpoints_are_complete_and_load_safely() -> None:
     """FairScale F7 and F8: checkpoints needed ``weights_only=False``, and lacked scale, smoothing and accumulation."""
     net = problem()
-    optimizer = made(net, scale=3.5, smoothing=0.9)
+    optimizer = make(net, scale=3.5, smoothing=0.9)
     optimizer.set_num_gradients_to_accumulate(4, update_smoothing=False)
     train(net, optimizer, 3, count=4)
-    other = made(problem())
+    other = make(problem())
     other.load_state_dict(saved(optimizer))
     assert (other.scale, other.smoothing, other.gain(), other.progress) == (
         3.5,
@@ -112,7 +112,7 @@ def test_checkpoints_are_complete_and_load_safely() -> None:
 def test_a_checkpoint_of_the_plain_optimizer_begins_with_a_gain_of_one() -> None:
     """FairScale F8: a plain optimizer's checkpoint was a ``KeyError`` at the first gain."""
     net = problem()
-    optimizer = made(net)
+    optimizer = make(net)
     train(net, optimizer, 2)
     optimizer.load_state_dict(torch.optim.SGD(problem().parameters(), lr=0.3).state_dict())
     assert optimizer.gain() == 1.0 and optimizer.param_groups[0]["lr"] == 0.3
@@ -121,7 +121,7 @@ def test_a_checkpoint_of_the_plain_optimizer_begins_with_a_gain_of_one() -> None
 @pytest.mark.parametrize("debias", [True, False])
 def test_a_checkpoint_of_fairscale_itself_is_taken_over(debias: bool) -> None:
     net = problem()
-    optimizer = made(net, debias_ewma=debias)
+    optimizer = make(net, debias_ewma=debias)
     train(net, optimizer, 3)
     ours = copy.deepcopy(optimizer.state_dict())
     averages = ours["state"]["adascale"]
@@ -137,7 +137,7 @@ def test_a_checkpoint_of_fairscale_itself_is_taken_over(debias: bool) -> None:
         else:
             theirs[f"grad_{name}_avg_count"] = torch.tensor([averages["count"]]).numpy()
     other_net = copy.deepcopy(net)
-    other = made(other_net, debias_ewma=debias)
+    other = make(other_net, debias_ewma=debias)
     other.load_state_dict({**ours, "state": {**ours["state"], "adascale": theirs}})
     assert other.gain() == pytest.approx(optimizer.gain(), rel=1e-6)
     torch.manual_seed(1)
@@ -148,17 +148,17 @@ def test_a_checkpoint_of_fairscale_itself_is_taken_over(debias: bool) -> None:
 
 def test_a_checkpoint_of_other_parameter_groups_is_refused() -> None:
     net = problem()
-    state = made(net).state_dict()
+    state = make(net).state_dict()
     state["state"]["adascale"]["signal"] = [1.0, 1.0]
-    with pytest.raises(CheckpointError, match="2 parameter groups, this optimizer has 1"):
-        made(net).load_state_dict(state)
+    with pytest.raises(CheckpointError, match="2 parameter groups"):
+        make(net).load_state_dict(state)
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_gradients_can_be_cleared_in_place_or_to_none(set_to_none: bool) -> None:
     """FairScale F17: ``zero_grad(set_to_none=...)`` was a ``TypeError``."""
     net = problem()
-    optimizer = made(net)
+    optimizer = make(net)
     accumulate(net, 2)
     optimizer.step()
     optimizer.zero_grad(set_to_none=set_to_none)
@@ -174,7 +174,7 @@ def test_unused_and_frozen_parameters_count_for_nothing_and_may_join_later() -> 
     parameters = [*net.parameters(), *spare.parameters(), *frozen.parameters()]
     optimizer = AdaScale(torch.optim.SGD(parameters, lr=0.05, momentum=0.9), num_gradients_to_accumulate=2)
     alone = copy.deepcopy(net)
-    plain = made(alone)
+    plain = make(alone)
     torch.manual_seed(3)
     gains = train(net, optimizer, 3)
     torch.manual_seed(3)
@@ -187,7 +187,7 @@ def test_unused_and_frozen_parameters_count_for_nothing_and_may_join_later() -> 
 
 def test_a_group_added_later_is_measured_too() -> None:
     net, late = problem(), nn.Linear(6, 3)
-    optimizer = made(net)
+    optimizer = make(net)
     train(net, optimizer, 2)
     optimizer.add_param_group({"params": late.parameters(), "lr": 0.01})
     assert optimizer.gain(1) == 1.0
@@ -195,9 +195,25 @@ def test_a_group_added_later_is_measured_too() -> None:
     assert 1 < optimizer.gain(1) <= 2
 
 
-def test_unhooked_it_keeps_its_gain_and_goes_on_training() -> None:
+@pytest.mark.parametrize("rule", ["adascale", "auto"])
+def test_a_group_added_before_a_step_changes_no_gain_whether_or_not_it_was_read(rule: str) -> None:
+    gains = []
+    for read in (True, False):
+        net = problem()
+        optimizer = AdaScale(torch.optim.Adam(net.parameters(), lr=0.01), num_gradients_to_accumulate=2, rule=rule)
+        torch.manual_seed(1)
+        train(net, optimizer, 7)
+        accumulate(net, 2)
+        if read:
+            gains.append(optimizer.gain(0))
+        optimizer.add_param_group({"params": nn.Linear(6, 3).parameters()})
+        gains.append(optimizer.gain(0))
+    assert gains[0] == gains[1] == gains[2] > 1
+
+
+def test_unhooked_it_keeps_its_gain_and_continues_to_train() -> None:
     net = problem()
-    optimizer = made(net)
+    optimizer = make(net)
     train(net, optimizer, 2)
     optimizer.unhook()
     gain, weight = optimizer.gain(), net.weight.detach().clone()
@@ -237,39 +253,39 @@ def test_the_wrapper_passes_each_argument_where_it_belongs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "name"),
     [
-        ({"scale": 0.5}, "scale is 0.5"),
-        ({"smoothing": 1.0}, "smoothing is 1.0"),
-        ({"num_gradients_to_accumulate": 0}, "num_gradients_to_accumulate=0"),
+        ({"scale": 0.5}, "scale"),
+        ({"smoothing": 1.0}, "smoothing"),
+        ({"num_gradients_to_accumulate": 0}, "num_gradients_to_accumulate"),
         ({"num_gradients_to_accumulate": 1}, "single_worker='differences'"),
-        ({"world_size": 2}, "the process group has 1 member"),
-        ({"single_worker": "maybe"}, "expected 'refuse' or 'differences'"),
+        ({"world_size": 2}, "world_size"),
+        ({"single_worker": "maybe"}, "single_worker"),
     ],
 )
-def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        made(problem(), **arguments)
+def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        make(problem(), **arguments)
 
 
 @pytest.mark.parametrize("call", ["zero_grad", "state_dict", "set_scale", "add_param_group", "load_state_dict"])
 def test_in_the_middle_of_an_accumulation_nothing_is_changed_or_saved(call: str) -> None:
     net = problem()
-    optimizer = made(net)
+    optimizer = make(net)
     state = optimizer.state_dict()
     accumulate(net, 1)
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "set_scale": (4.0,),
         "add_param_group": ({"params": [nn.Parameter(torch.zeros(1))]},),
         "load_state_dict": (state,),
     }
-    with pytest.raises(LoopError, match="1 of 2 gradients are accumulated"):
-        getattr(optimizer, call)(*given.get(call, ()))
+    with pytest.raises(LoopError, match="1 of 2 gradients"):
+        getattr(optimizer, call)(*arguments.get(call, ()))
 
 
 def test_a_closure_runs_before_the_gain_is_taken() -> None:
     net = problem()
-    optimizer = made(net)
+    optimizer = make(net)
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
@@ -284,13 +300,13 @@ def test_a_closure_runs_before_the_gain_is_taken() -> None:
 def test_progress_is_the_sum_of_gains() -> None:
     """FairScale F20: scripts had to add up gains themselves."""
     net = problem()
-    optimizer = made(net)
+    optimizer = make(net)
     assert sum(train(net, optimizer, 5)) == pytest.approx(optimizer.progress)
 
 
 def test_a_loss_that_is_not_divided_is_noticed_when_the_gradients_are_not_either() -> None:
     net = problem()
-    optimizer = made(net, is_scaled_loss=False)
+    optimizer = make(net, is_scaled_loss=False)
     accumulate(net, 2, divide=False)
     with pytest.warns(UserWarning, match="scale_grad_by_num_grads_to_accum"):
         optimizer.step()
@@ -300,13 +316,13 @@ def test_a_loss_that_is_not_divided_is_noticed_when_the_gradients_are_not_either
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         optimizer.step()
-    with pytest.raises(LoopError, match="is_scaled_loss=False"):
-        made(net).scale_grad_by_num_grads_to_accum()
+    with pytest.raises(LoopError, match="is_scaled_loss"):
+        make(net).scale_grad_by_num_grads_to_accum()
 
 
 def test_clipping_before_the_step_does_not_change_what_was_measured() -> None:
     net = problem()
-    optimizer = made(net)
+    optimizer = make(net)
     accumulate(net, 2)
     gain = optimizer.gain()
     nn.utils.clip_grad_norm_(net.parameters(), 0.01)

@@ -1,4 +1,4 @@
-"""What FairScale's AdaScale left out and ours has on request: weights of uneven micro-batches, rules for Adam."""
+"""What FairScale's AdaScale lacked and ours has as options: weights of uneven micro-batches, rules for Adam."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def by_hand(all_batches: list[tuple[torch.Tensor, torch.Tensor]], scale: float) 
 
 def uneven_step(net: Any, optimizer: AdaScale, rank: int, *, divide: bool = True, peek: bool = False) -> float:
     for batch in batches(rank):
-        if len(batch[0]) != WHOLE:  # of whole ones nothing need be said
+        if len(batch[0]) != WHOLE:  # whole ones need no announcement
             optimizer.samples(len(batch[0]))
         loss = mean_loss(net, batch) / (2 if divide else 1)
-        if peek:  # what autograd gives without accumulating is not weighed
+        if peek:  # gradients that autograd returns without accumulating have no weight
             free = copy.deepcopy(net)
-            seen, plain = (torch.autograd.grad(mean_loss(each, batch), list(each.parameters())) for each in (net, free))
-            assert all(a.equal(b) for a, b in zip(seen, plain, strict=True))
+            ours, plain = (torch.autograd.grad(mean_loss(each, batch), list(each.parameters())) for each in (net, free))
+            assert all(a.equal(b) for a, b in zip(ours, plain, strict=True))
         loss.backward()
     if not divide:
         optimizer.scale_grad_by_num_grads_to_accum()
@@ -71,7 +71,7 @@ def uneven_step(net: Any, optimizer: AdaScale, rank: int, *, divide: bool = True
     return gained
 
 
-def made(net: nn.Module, **arguments: Any) -> AdaScale:
+def make(net: nn.Module, **arguments: Any) -> AdaScale:
     settings: dict[str, Any] = {"num_gradients_to_accumulate": 2, "micro_batch": WHOLE} | arguments
     return AdaScale(torch.optim.SGD(net.parameters(), lr=0.1), **settings)
 
@@ -80,7 +80,7 @@ def made(net: nn.Module, **arguments: Any) -> AdaScale:
 def test_f15_micro_batches_weigh_by_their_samples(divide: bool) -> None:
     """FairScale F15: micro-batches of unequal size were treated as equal."""
     net = problem().double()
-    optimizer = made(net, is_scaled_loss=divide)
+    optimizer = make(net, is_scaled_loss=divide)
     gained, weights = by_hand(batches(0), scale=2 * 11 / 16)  # 11 samples of the 16 that make a scale of 2
     assert uneven_step(net, optimizer, 0, divide=divide, peek=divide) == pytest.approx(gained, rel=1e-9)
     assert nn.utils.parameters_to_vector(net.parameters()).tolist() == pytest.approx(weights, rel=1e-9)
@@ -89,14 +89,14 @@ def test_f15_micro_batches_weigh_by_their_samples(divide: bool) -> None:
 
 def uneven_replica(collective: Any) -> tuple[float, list[float]]:
     net = problem().double()
-    optimizer = made(net)
+    optimizer = make(net)
     gained = uneven_step(DistributedDataParallel(net), optimizer, collective.rank)
     return gained, nn.utils.parameters_to_vector(net.parameters()).tolist()
 
 
 @pytest.mark.distributed
 def test_f15_uneven_micro_batches_of_two_replicas_make_the_step_of_one_process() -> None:
-    """FairScale F15 under DDP, whose mean over replicas takes them for equal too."""
+    """FairScale F15 under DDP, whose mean over replicas also counts them as equal."""
     gained, weights = by_hand([*batches(0), *batches(1)], scale=4 * 24 / 32)
     for result in run_workers(2, uneven_replica):
         assert result[0] == pytest.approx(gained, rel=1e-9) and result[1] == pytest.approx(weights, rel=1e-9)
@@ -104,7 +104,7 @@ def test_f15_uneven_micro_batches_of_two_replicas_make_the_step_of_one_process()
 
 def test_a_short_accumulation_of_uneven_micro_batches_is_their_weighted_mean() -> None:
     net = problem().double()
-    optimizer = made(net, num_gradients_to_accumulate=4)
+    optimizer = make(net, num_gradients_to_accumulate=4)
     gained, weights = by_hand(batches(0), scale=4 * 11 / 32)
     for batch in batches(0):
         optimizer.samples(len(batch[0]))
@@ -116,10 +116,10 @@ def test_a_short_accumulation_of_uneven_micro_batches_is_their_weighted_mean() -
 
 def test_one_worker_measured_by_differences_may_have_uneven_batches() -> None:
     results = []
-    for whole, scale in ((8, 2.0), (4, 1.0)):  # the same base batch of 4, whatever is called whole
+    for whole, scale in ((8, 2.0), (4, 1.0)):  # the same base batch of 4, whatever size is whole
         net = problem().double()
         alone: dict[str, Any] = {"num_gradients_to_accumulate": 1, "single_worker": "differences", "scale": scale}
-        optimizer = made(net, micro_batch=whole, **alone)
+        optimizer = make(net, micro_batch=whole, **alone)
         for batch in batches(0):
             optimizer.samples(len(batch[0]))
             mean_loss(net, batch).backward()
@@ -133,12 +133,12 @@ def test_where_all_are_whole_nothing_changes() -> None:
     results = []
     for more in ({}, {"micro_batch": None}):
         net = problem()
-        optimizer = made(net, **more)
+        optimizer = make(net, **more)
         torch.manual_seed(1)
         results.append((train(net, optimizer, 3), net.weight.tolist()))
     assert results[0] == results[1]
-    with pytest.raises(ConfigError, match="micro_batch="):
-        made(problem(), micro_batch=None).samples(3)
+    with pytest.raises(ConfigError, match="micro_batch"):
+        make(problem(), micro_batch=None).samples(3)
 
 
 def test_f19_adam_gets_the_root_of_the_gain_in_its_own_metric_where_that_is_asked_for() -> None:
@@ -154,7 +154,7 @@ def test_f19_adam_gets_the_root_of_the_gain_in_its_own_metric_where_that_is_aske
         optimizer.step()
         optimizer.zero_grad()
         assert used[-1] == pytest.approx(0.01 * worth**0.5) and 1 <= worth <= 4
-    assert used[:5] == [0.01] * 5 and used[-1] > 0.01  # Adam's metric is there after five steps
+    assert used[:5] == [0.01] * 5 and used[-1] > 0.01  # Adam's metric is warm after five steps
     assert optimizer.param_groups[0]["lr"] == 0.01
 
 

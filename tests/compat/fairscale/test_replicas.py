@@ -30,7 +30,7 @@ class Spare(nn.Module):
         return self.used(x)
 
 
-def made(net: nn.Module, **arguments: Any) -> AdaScale:
+def make(net: nn.Module, **arguments: Any) -> AdaScale:
     return AdaScale(torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9), **arguments)
 
 
@@ -45,13 +45,13 @@ def varieties(collective: Any) -> dict[str, list[float]]:
     }
     for name, arguments in settings.items():
         net: nn.Module = Spare() if name == "unused parameters" else problem()
-        optimizer = made(net)
+        optimizer = make(net)
         torch.manual_seed(collective.rank)
         gains[name] = train(DistributedDataParallel(net, **arguments), optimizer, 3, count=1)
     for name in ("accumulating", "without synchronising"):
         net = problem()
         parallel = DistributedDataParallel(net)
-        optimizer = made(net, num_gradients_to_accumulate=2)
+        optimizer = make(net, num_gradients_to_accumulate=2)
         torch.manual_seed(collective.rank)
         gains[name] = []
         for _ in range(3):
@@ -79,7 +79,7 @@ def test_every_variety_of_ddp_gives_the_same_gains_on_every_rank() -> None:
 def uneven(collective: Any, accumulation: int, over_all: bool) -> tuple[list[float], dict[str, Any], list[float]]:
     net = problem()
     parallel = DistributedDataParallel(net)
-    optimizer = made(net, num_gradients_to_accumulate=accumulation)
+    optimizer = make(net, num_gradients_to_accumulate=accumulation)
     torch.manual_seed(collective.rank)
     gains = []
     with Join([parallel, optimizer], divide_by_initial_world_size=over_all):
@@ -107,13 +107,13 @@ def test_replicas_may_run_out_of_batches_and_all_end_with_the_same_averages() ->
 
 
 def halves(collective: Any) -> tuple[float, float]:
-    """Two groups of two, each training a model of its own, and one with everybody."""
+    """Two groups of two, each training a model of its own, and one group of all four."""
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     mine = groups[collective.rank // 2]
     gains = []
     for group, seed in ((mine, collective.rank % 2), (None, collective.rank % 2)):
         net = problem()
-        optimizer = made(net, process_group=group)
+        optimizer = make(net, process_group=group)
         torch.manual_seed(seed)
         gains.append(train(DistributedDataParallel(net, process_group=group), optimizer, 2, count=1)[-1])
         assert optimizer.scale == (2 if group else 4)
@@ -128,7 +128,7 @@ def test_a_process_group_of_ones_own_is_measured_alone() -> None:
 
 def checkpoint_of_two(collective: Any) -> dict[str, Any]:
     net = problem()
-    optimizer = made(net)
+    optimizer = make(net)
     train(DistributedDataParallel(net), optimizer, 4, count=1)
     return optimizer.state_dict()
 
@@ -136,7 +136,7 @@ def checkpoint_of_two(collective: Any) -> dict[str, Any]:
 def test_a_checkpoint_of_two_workers_goes_on_alone_with_the_same_estimate() -> None:
     """FairScale F16: the number of workers could not change."""
     state = run_workers(2, checkpoint_of_two)[0]
-    alone = made(problem(), num_gradients_to_accumulate=4)
+    alone = make(problem(), num_gradients_to_accumulate=4)
     alone.load_state_dict(state)
     assert (alone.scale, alone.smoothing) == (4, 0.996)  # its own: the layout is another
     alone.set_scale(2, update_estimate=False)
@@ -152,13 +152,13 @@ def sharded(collective: Any) -> str:
     net = problem()
     fully_shard(net, mesh=dist.device_mesh.init_device_mesh("cpu", (collective.size,)))
     try:
-        made(net)
+        make(net)
     except ConfigError as error:
         return str(error)
     return "accepted"
 
 
 def test_sharded_parameters_are_refused_instead_of_never_being_measured() -> None:
-    """FairScale F5: hooks never fired on FSDP2's parameters, and the gain stayed 1 without a word."""
+    """FairScale F5: hooks never fired on FSDP2's parameters, and the gain stayed 1 silently."""
     for answer in run_workers(2, sharded):
         assert "DistributedDataParallel" in answer

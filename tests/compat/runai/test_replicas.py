@@ -56,7 +56,7 @@ def accumulate(collective: Any) -> dict[str, Any]:
             if number == 0:
                 with pytest.raises(LoopError, match="1 of 4 gradients"):
                     optimizer.state_dict()
-    model(data(collective.size)[0, 0, 0])  # takes over rank 0's buffers
+    model(data(collective.size)[0, 0, 0])  # copies rank 0's buffers
     return {
         "counts": counts,
         "weights": [p.tolist() for p in net.parameters()],

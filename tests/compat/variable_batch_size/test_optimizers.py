@@ -28,7 +28,7 @@ EVERY_RULE = [
 ]
 
 
-def made(kind: Any = vbs.LinearRuleOptimizer, trace: Any = (64, 96, 96), **arguments: Any) -> tuple[Any, Any, Any, Any]:
+def make(kind: Any = vbs.LinearRuleOptimizer, trace: Any = (64, 96, 96), **arguments: Any) -> tuple[Any, Any, Any, Any]:
     net, data = problem()
     sampler = vbs.CustomSampler(data, trace=trace, minibatch_size=32, at_end="hold")
     optimizer = kind(
@@ -39,13 +39,13 @@ def made(kind: Any = vbs.LinearRuleOptimizer, trace: Any = (64, 96, 96), **argum
 
 @pytest.mark.parametrize("kind", EVERY_RULE)
 def test_the_readmes_trace_does_accumulate_update_accumulate_accumulate_update(kind: Any) -> None:
-    net, data, sampler, optimizer = made(kind)
+    net, data, sampler, optimizer = make(kind)
     assert train(net, data, sampler, optimizer, range(1)) == [False, True, False, False, True, False, False, True]
     assert all(torch.isfinite(p).all() for p in net.parameters())
 
 
 def test_accumulated_steps_are_those_of_whole_batches() -> None:
-    net, data, sampler, optimizer = made(trace=[64, 96, 32, 160, 256])
+    net, data, sampler, optimizer = make(trace=[64, 96, 32, 160, 256])
     alone = copy.deepcopy(net)
     train(net, data, sampler, optimizer, range(3))
     train_alone(alone, data, sampler, torch.optim.SGD(alone.parameters(), lr=0.01, momentum=0.9), range(3))
@@ -75,7 +75,7 @@ def test_a_smaller_last_minibatch_weighs_less() -> None:
     ],
 )
 def test_each_rule_sets_its_learning_rate_and_puts_the_users_back(kind: Any, factor: float) -> None:
-    net, data, sampler, optimizer = made(kind, trace=[96], ref_batchsize=48)
+    net, data, sampler, optimizer = make(kind, trace=[96], ref_batchsize=48)
     assert optimizer.current_lr() == pytest.approx(0.01 * factor) and optimizer.get_bs() == 96
     train(net, data, sampler, optimizer, range(1))
     assert optimizer.get_lr() == [0.01]
@@ -103,24 +103,24 @@ def test_weight_decay_is_taken_for_each_minibatch_and_each_groups_own_is_put_bac
     layers: Any = net
     groups = [{"params": layers[0].parameters(), "weight_decay": 0.1}, {"params": layers[2].parameters()}]
     sampler = vbs.CustomSampler(data, trace=[128], minibatch_size=32, at_end="hold")
-    seen: list[list[float]] = []
+    decays: list[list[float]] = []
     inner = torch.optim.SGD(groups, lr=0.01)
-    inner.register_step_pre_hook(lambda opt, *_: seen.append([group["weight_decay"] for group in opt.param_groups]))
-    for given, expected in ((None, [0.4, 0.0]), (0.02, [0.08, 0.08])):
-        train(net, data, sampler, vbs.LinearRuleMomentumOptimizer(inner, sampler, 32, given), range(1))
-        assert seen[-1] == pytest.approx(expected)
+    inner.register_step_pre_hook(lambda opt, *_: decays.append([group["weight_decay"] for group in opt.param_groups]))
+    for argument, expected in ((None, [0.4, 0.0]), (0.02, [0.08, 0.08])):
+        train(net, data, sampler, vbs.LinearRuleMomentumOptimizer(inner, sampler, 32, argument), range(1))
+        assert decays[-1] == pytest.approx(expected)
         assert [group["weight_decay"] for group in inner.param_groups] == [0.1, 0]
 
 
-def test_where_no_group_says_otherwise_the_originals_weight_decay_holds() -> None:
-    net, data, sampler, optimizer = made(vbs.LinearRuleMomentumOptimizer, trace=[64])
-    seen: list[float] = []
-    optimizer._optimizer.register_step_pre_hook(lambda opt, *_: seen.append(opt.param_groups[0]["weight_decay"]))
+def test_without_any_weight_decay_the_originals_default_is_used() -> None:
+    net, data, sampler, optimizer = make(vbs.LinearRuleMomentumOptimizer, trace=[64])
+    decays: list[float] = []
+    optimizer._optimizer.register_step_pre_hook(lambda opt, *_: decays.append(opt.param_groups[0]["weight_decay"]))
     train(net, data, sampler, optimizer, range(1))
-    assert seen == [2e-4] * 4
+    assert decays == [2e-4] * 4
 
 
-def test_adascale_measures_each_step_afresh_and_without_bias_from_the_start() -> None:
+def test_adascale_measures_each_step_by_itself_and_without_bias_from_the_start() -> None:
     """ETH E2, E3 and E6: norms were differences to the last step, averages began at 1, noise was rescaled."""
     net, data = problem()
     sampler = vbs.CustomSampler(data, trace=[128, 64, 64], minibatch_size=32)
@@ -140,19 +140,21 @@ def test_adascale_measures_each_step_afresh_and_without_bias_from_the_start() ->
         x, y = data[minibatch]
         loss_of(net, x, y).backward()
         optimizer.step()
-    assert optimizer.gain() == pytest.approx((expected,))  # the next batch is 64: after one step, no debt to the past
+    assert optimizer.gain() == pytest.approx(
+        (expected,)
+    )  # the next batch is 64: one step is enough for an unbiased gain
 
 
 def test_adascale_takes_a_step_of_one_minibatch_as_it_comes() -> None:
     """ETH E4: a step of one minibatch was a ``ZeroDivisionError``."""
-    net, data, sampler, optimizer = made(vbs.AdaScaleOptimizer, trace=[32, 64, 32, 96])
+    net, data, sampler, optimizer = make(vbs.AdaScaleOptimizer, trace=[32, 64, 32, 96])
     train(net, data, sampler, optimizer, range(2))
     assert all(1 <= each <= 3 for each in optimizer.gain())
 
 
 def test_minibatches_are_measured_and_added_up_without_waiting_for_the_device() -> None:
     """ETH E10: every parameter of every minibatch was read from the device."""
-    net, data, sampler, optimizer = made(vbs.AdaScaleOptimizer, trace=[128])
+    net, data, sampler, optimizer = make(vbs.AdaScaleOptimizer, trace=[128])
     minibatches = list(sampler)
     for minibatch in minibatches[:3]:
         x, y = data[minibatch]
@@ -164,7 +166,7 @@ def test_minibatches_are_measured_and_added_up_without_waiting_for_the_device() 
 
 
 def test_schedulers_may_be_given_the_optimizer() -> None:
-    net, data, sampler, optimizer = made()
+    net, data, sampler, optimizer = make()
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     for epoch in range(2):
         train(net, data, sampler, optimizer, range(epoch, epoch + 1))
@@ -198,10 +200,10 @@ def test_a_checkpoint_in_the_middle_of_an_epoch_goes_on_where_it_was(kind: Any) 
         return torch.load(buffer, weights_only=True)
 
     trace = [64, 128, 64]
-    whole, data, sampler, optimizer = made(kind, trace=trace)
+    whole, data, sampler, optimizer = make(kind, trace=trace)
     train(whole, data, sampler, optimizer, range(2))
-    state = at_half(*made(kind, trace=trace))
-    net, data, sampler, optimizer = made(kind, trace=trace)
+    state = at_half(*make(kind, trace=trace))
+    net, data, sampler, optimizer = make(kind, trace=trace)
     net.load_state_dict(state["net"])
     optimizer.load_state_dict(state["optimizer"])
     assert len(sampler) == 6
@@ -212,32 +214,32 @@ def test_a_checkpoint_in_the_middle_of_an_epoch_goes_on_where_it_was(kind: Any) 
 
 def test_calls_out_of_step_are_noticed() -> None:
     """ETH E9: a skipped ``step()`` went unnoticed, and every step after it was wrong."""
-    net, data, sampler, optimizer = made(trace=[128])
-    with pytest.raises(LoopError, match="told epoch 1, the sampler is at 0"):
+    net, data, sampler, optimizer = make(trace=[128])
+    with pytest.raises(LoopError, match="epoch"):
         optimizer.set_epoch(1)
     x, y = data[:32]
     loss_of(net, x, y).backward()
     optimizer.step()
-    with pytest.raises(LoopError, match="half accumulated"):
+    with pytest.raises(LoopError, match="accumulated"):
         optimizer.state_dict()
     sampler.set_epoch(1)
-    with pytest.raises(LoopError, match="ended with 1 of 4 minibatches"):
+    with pytest.raises(LoopError, match="1 of 4 minibatches"):
         optimizer.set_epoch(1)
     for _ in range(7):
         optimizer.step()
-    with pytest.raises(LoopError, match="no minibatch left"):
+    with pytest.raises(LoopError, match="minibatch"):
         optimizer.step()
-    with pytest.raises(CheckpointError, match="not a checkpoint"):
+    with pytest.raises(CheckpointError, match="variable_batch_size"):
         optimizer.load_state_dict(torch.optim.SGD(net.parameters(), lr=0.1).state_dict())
 
 
-def test_an_epoch_left_early_is_told() -> None:
-    net, data, sampler, optimizer = made(trace=[32])
+def test_an_epoch_left_early_is_reported() -> None:
+    net, data, sampler, optimizer = make(trace=[32])
     x, y = data[:32]
     loss_of(net, x, y).backward()
     assert optimizer.step()
     sampler.set_epoch(1)
-    with pytest.warns(UserWarning, match="left after 1 of 8 steps"):
+    with pytest.warns(UserWarning, match="1 of 8 steps"):
         optimizer.set_epoch(1)
 
 
@@ -245,7 +247,7 @@ def test_settings_that_do_not_fit_are_refused() -> None:
     net, data = problem()
     inner = torch.optim.SGD(net.parameters(), lr=0.1)
     sampler = vbs.CustomSampler(data, trace=64, num_replicas=2, rank=1)
-    with pytest.raises(ConfigError, match="rank 1 of 2, this process is rank 0 of 1"):
+    with pytest.raises(ConfigError, match="rank 1 of 2"):
         vbs.LinearRuleOptimizer(inner, sampler, 32)
     with pytest.raises(ConfigError, match="reduction"):
         vbs.CustomOptimizer(inner, vbs.CustomSampler(data, trace=64), reduction="median")  # type: ignore[arg-type]
@@ -256,7 +258,7 @@ def test_settings_that_do_not_fit_are_refused() -> None:
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Modules with the names torch_xla 2.9 has, for one replica of two whose other has the same gradients."""
+    """Modules with the names of torch_xla 2.9, for one of two replicas that have the same gradients."""
     calls: list[str] = []
 
     def all_reduce(kind: str, tensors: list[torch.Tensor]) -> None:
@@ -277,7 +279,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_the_xla_adapter_speaks_through_the_names_of_torch_xla(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ETH E7: names that torch_xla 2.9 has no more."""
+    """ETH E7: it used names that torch_xla 2.9 no longer has."""
     calls = stand_in(monkeypatch)
     net, data = problem()
     collective = vbs.XlaCollective()
@@ -286,7 +288,7 @@ def test_the_xla_adapter_speaks_through_the_names_of_torch_xla(monkeypatch: pyte
     optimizer = vbs.LinearRuleOptimizer(inner, sampler, 32, collective=collective)
     assert train(net, data, sampler, optimizer, range(1)) == [True] * 4
     assert calls.count("all_reduce sum") == 8 and calls[-1] == "sync"
-    assert calls.count("sync") <= 8, "the graph is cut with exchanges, not with minibatches"
+    assert calls.count("sync") <= 8, "the graph is cut by exchanges, not by minibatches"
     collective.barrier()
     assert calls[-1] == "swell" and (collective.rank, collective.size) == (0, 2)
     assert collective.gather_numbers([1.5]) == [[3.0], [0.0]]
@@ -297,12 +299,12 @@ def test_the_xla_adapter_speaks_through_the_names_of_torch_xla(monkeypatch: pyte
 
 def test_without_torch_xla_the_adapter_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch_xla", None)
-    with pytest.raises(DependencyError, match="Install the torch_xla release"):
+    with pytest.raises(DependencyError, match="torch_xla"):
         vbs.XlaCollective()
 
 
 def test_steps_are_logged_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    net, data, sampler, optimizer = made(trace=[64], log_steps=2)
+    net, data, sampler, optimizer = make(trace=[64], log_steps=2)
     train(net, data, sampler, optimizer, range(1))
     assert capsys.readouterr().out.splitlines() == [
         "epoch 0 step 0: batch size 64, lr 0.02",

@@ -19,7 +19,7 @@ class ConsecutiveGradients:
         gradients = [parameter.grad for parameter in learner.gradients.parameters]
         present = [gradients]
         if learner.wants_preconditioned:
-            present.append(learner.gradients.metric.divide(learner.gradients.parameters, gradients))
+            present.append(learner.gradients.preconditioner.divide(learner.gradients.parameters, gradients))
         averages = (learner.noise.plain, learner.noise.metric)
         for average, old, new in zip(averages, self._previous, present, strict=False):
             difference = [None if a is None or b is None else b.to_dense() - a for a, b in zip(old, new, strict=True)]

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
+from torch.distributed.algorithms.join import Joinable, JoinHook
 from torch.optim import Optimizer
 
-from swell.compat.fairscale.averages import Averages
-from swell.compat.fairscale.exchange import Exchange
-from swell.compat.fairscale.leaving import Leaving
-from swell.compat.fairscale.measuring import Measuring
-from swell.compat.fairscale.observation import Pairs
-from swell.compat.fairscale.sizes import Sizes
-from swell.compat.fairscale.watch import GradientWatch
+from swell.compat.fairscale.announced_step import AnnouncedStep
+from swell.compat.fairscale.join import AbsentReplica
+from swell.compat.fairscale.measurement import Measurement
+from swell.compat.fairscale.micro_batch_sizes import MicroBatchSizes
+from swell.compat.fairscale.replicas import Replicas
+from swell.compat.fairscale.statistics import GradientStatistics, default_smoothing
+from swell.compat.fairscale.step_pairs import StepPairs
 from swell.compat.wrapping import WrappingOptimizer
-from swell.core.counts import whole_number
 from swell.core.protocols import Rule
-from swell.core.types import ScaleState
 from swell.errors import CheckpointError, ConfigError, LoopError
 from swell.gradients.factors import BiasClock, scaled
-from swell.gradients.preconditioner import Preconditioner
 from swell.rules import as_rule, auto
 from swell.rules.metric import needs_preconditioned
 
 
-class AdaScale(Measuring, WrappingOptimizer, Leaving):
+class AdaScale(WrappingOptimizer, Joinable):
     r"""The optimizer with its learning rate multiplied by the gain of the larger batch, for each step and group.
 
     .. math:: r = \frac{\sigma^2 + \mu^2}{\sigma^2 / S + \mu^2}
@@ -36,24 +32,27 @@ class AdaScale(Measuring, WrappingOptimizer, Leaving):
     with :math:`\mu^2` the signal and :math:`\sigma^2` the noise of a base batch, estimated from the micro-gradients of
     all replicas and accumulation steps (``swell.core.moments.estimate``) and smoothed as FairScale does.
 
+    ``with Join([model, optimizer]):`` lets replicas run out of batches before the others; DDP comes first, then the
+    optimizer. ``model.join()`` alone does not know the optimizer's exchange.
+
     Args:
         optimizer: any optimizer; shared, not copied. Frozen parameters are left alone until they require gradients.
-        world_size: replicas ``N``; the process group's size unless given.
-        scale: ``S``, the whole batch over the base batch; ``N * num_gradients_to_accumulate`` unless given.
-        smoothing: weight of the past in [0, 1); ``max(1 - N * num_gradients_to_accumulate / 1000, 0)`` unless given.
+        world_size: replicas ``N``; by default the size of the process group.
+        scale: ``S``, the whole batch over the base batch; by default ``N * num_gradients_to_accumulate``.
+        smoothing: weight of the past in [0, 1); by default ``max(1 - N * num_gradients_to_accumulate / 1000, 0)``.
         num_gradients_to_accumulate: backward() calls before each step().
         is_scaled_loss: whether the script divides its loss by ``num_gradients_to_accumulate``. If not, it calls
             ``scale_grad_by_num_grads_to_accum()`` before each step().
         debias_ewma: which of FairScale's two averages to use.
-        process_group: the replicas; the default process group unless given.
-        grad_scaler: the script's ``GradScaler``; needed only where the script itself calls ``scaler.unscale_``.
+        process_group: the replicas; by default the default process group.
+        grad_scaler: the script's ``GradScaler``; needed only if the script itself calls ``scaler.unscale_``.
         single_worker: what to do with one worker and no accumulation: ``"refuse"``, as FairScale does, or measure by
             ``"differences"`` of consecutive steps, which is biased and keeps a copy of one gradient.
-        micro_batch: samples of a whole micro-batch, where some have others; ``samples(n)`` tells of these. They are
-            all taken for equal unless given.
-        rule: which of swell's rules turns signal and noise into factors. FairScale's is AdaScale's gain for the
-            learning rate whatever the optimizer; ``"auto"`` picks the one that suits the optimizer, for Adam the
-            root of the gain in Adam's own metric.
+        micro_batch: samples of a whole micro-batch, if some have fewer or more; ``samples(n)`` announces these. By
+            default all micro-batches count as equal.
+        rule: the rule of swell that turns signal and noise into factors. FairScale's is AdaScale's gain for the
+            learning rate of any optimizer. ``"auto"`` picks the rule that suits the optimizer: for Adam the root of
+            the gain in Adam's own metric.
 
     Reference: Johnson et al. 2020, section 3 and appendix B.3, https://arxiv.org/abs/2007.05105
 
@@ -66,7 +65,7 @@ class AdaScale(Measuring, WrappingOptimizer, Leaving):
     >>> optimizer.step()
     """
 
-    _step_supports_amp_scaling = True  # GradScaler then hands over its scale instead of unscaling
+    _step_supports_amp_scaling = True  # GradScaler then passes its scale on instead of unscaling
 
     def __init__(
         self,
@@ -85,39 +84,45 @@ class AdaScale(Measuring, WrappingOptimizer, Leaving):
         rule: Rule | str = "adascale",
     ) -> None:
         if isinstance(optimizer, AdaScale):
-            raise ConfigError("the optimizer is an AdaScale already; wrap the optimizer inside it, or use it as it is.")
+            raise ConfigError(
+                "optimizer is an AdaScale; expected a plain optimizer. Wrap the one inside it, or use it as it is."
+            )
         if single_worker not in ("refuse", "differences"):
             raise ConfigError(f"single_worker is {single_worker!r}; expected 'refuse' or 'differences'.")
         super().__init__(optimizer)
-        Leaving.__init__(self)
-        self._exchange = Exchange(world_size, process_group)
+        Joinable.__init__(self)
+        self._replicas = Replicas(world_size, process_group)
         self._grad_scaler = grad_scaler
-        self._pairs = Pairs() if single_worker == "differences" else None
-        self._is_scaled_loss = bool(is_scaled_loss)
-        self._sizes = None if micro_batch is None else Sizes(micro_batch)
+        sizes = None if micro_batch is None else MicroBatchSizes(micro_batch)
         self._rule = auto(type(optimizer).__name__) if rule == "auto" else as_rule(rule)
-        self._channels = 2 if needs_preconditioned(self._rule) else 1  # plain, and in the optimizer's own metric
         self._clock = BiasClock()
-        self._averages = [Averages(len(self.param_groups), debias=bool(debias_ewma)) for _ in range(self._channels)]
         self._progress = 0.0
-        self._dropped = 0
-        self._watch: GradientWatch | None = None
-        self._start_over()
-        self.set_num_gradients_to_accumulate(num_gradients_to_accumulate)
-        if smoothing is not None:
-            self._smoothing = _checked_smoothing(smoothing)
-        self._scale = _checked_scale(self._exchange.size * self._accumulation if scale is None else scale)
-        self._hook()
+        self._statistics = GradientStatistics(
+            len(self.param_groups), debias=bool(debias_ewma), with_metric=needs_preconditioned(self._rule)
+        )
+        pairs = StepPairs() if single_worker == "differences" else None
+        self._announced = AnnouncedStep(
+            self._replicas,
+            accumulation=num_gradients_to_accumulate,
+            scale=scale,
+            is_scaled_loss=bool(is_scaled_loss),
+            one_gradient=pairs is not None,
+        )
+        default = default_smoothing(self._announced.num_gradients)
+        self._statistics.set_smoothing(default if smoothing is None else smoothing)
+        self._measurement = Measurement(
+            optimizer, self._announced, self._statistics, self._replicas, sizes=sizes, pairs=pairs
+        )
 
     @property
     def scale(self) -> float:
         """``S``: this batch over the base batch."""
-        return self._scale
+        return self._announced.scale
 
     @property
     def smoothing(self) -> float:
         """Weight of the past in each new average."""
-        return self._smoothing
+        return self._statistics.smoothing
 
     @property
     def progress(self) -> float:
@@ -127,229 +132,169 @@ class AdaScale(Measuring, WrappingOptimizer, Leaving):
     @property
     def dropped(self) -> int:
         """Steps whose gradients were not finite and were left out of the averages."""
-        return self._dropped
+        return self._statistics.dropped
 
     def gain(self, pg_idx: int | None = None) -> float:
         """How many base steps the coming step is worth: of the whole gradient, or of one parameter group."""
-        return self._rule.gain(self._state(pg_idx))
-
-    def _state(self, group: int | None) -> ScaleState:
-        plain, *metric = self._current()
-        return ScaleState(
-            scale=self._step_scale,
-            base_batch=1,  # a sample is one base batch here
-            moments=plain.moments(group),
-            preconditioned=metric[0].moments(group) if metric and metric[0].count else None,
-            progress=self._progress,
-        )
+        state = self._statistics.scale_state(pg_idx, scale=self._measurement.step_scale, progress=self._progress)
+        return self._rule.gain(state)
 
     def samples(self, samples: int) -> None:
-        """Say how many samples the micro-batch has that is sent back next; before its backward()."""
-        if self._sizes is None:
+        """Announce how many samples the next micro-batch has; call it before its backward()."""
+        if self._measurement.sizes is None:
             raise ConfigError(
-                f"samples({samples}) was called, but micro-batches are taken for equal. Pass micro_batch=, the samples "
-                "of a whole one, to AdaScale."
+                f"samples({samples}) was called without micro_batch; expected micro-batches of equal size. Pass "
+                "micro_batch=, the samples of a whole one, to AdaScale."
             )
-        self._sizes.tell(samples)
+        self._measurement.sizes.announce(samples)
 
     def set_scale(self, scale: float, update_estimate: bool = True) -> None:
-        """Say that the batch is now ``scale`` base batches.
+        """Announce that the batch is now ``scale`` base batches.
 
-        ``update_estimate`` multiplies the noise by old / new, FairScale's default. The noise of a base batch does not
-        depend on the batch, so this makes gains wrong for hundreds of steps; pass False unless you must reproduce it.
+        ``update_estimate``, on by default as in FairScale, multiplies the noise by old / new. But the noise of a base
+        batch does not depend on the batch, so gains are then wrong for hundreds of steps. Pass False unless you must
+        reproduce FairScale's numbers.
         """
-        self._between_steps("change the scale")
-        scale = _checked_scale(scale)
+        self._measurement.require_between_steps("change the scale")
+        before = self.scale
+        self._announced.set_scale(scale)
+        self._measurement.step_scale = scale
         if update_estimate:
-            self._averages = self._current()
-            for averages in self._averages:
-                averages.rescale(self._scale / scale)
-            self._observation = None
-        self._scale = self._step_scale = scale
+            self._statistics.rescale(before / scale)
 
     def set_num_gradients_to_accumulate(self, num_gradients_to_accumulate: int, update_smoothing: bool = True) -> None:
-        """Say how many backward() calls come before each step() from now on; ``scale`` stays as it is."""
-        self._between_steps("change num_gradients_to_accumulate")
-        count = whole_number(num_gradients_to_accumulate, name="num_gradients_to_accumulate")
-        if self._exchange.size * count == 1 and self._pairs is None:
-            raise ConfigError(
-                "one worker without accumulation has one gradient a step, from which signal and noise cannot be told "
-                "apart. Accumulate at least 2 gradients, or pass single_worker='differences' to AdaScale."
-            )
-        self._accumulation = count
-        if self._watch is not None:
-            self._watch.at_most = count
+        """Announce how many backward() calls come before each step() from now on; ``scale`` stays as it is."""
+        self._measurement.require_between_steps("change num_gradients_to_accumulate")
+        self._announced.set_accumulation(num_gradients_to_accumulate)
         if update_smoothing:
-            self._smoothing = max(1 - self._exchange.size * count / 1000, 0.0)
+            self._statistics.set_smoothing(default_smoothing(self._announced.num_gradients))
 
     def scale_grad_by_num_grads_to_accum(self) -> None:
         """Divide the gradients by how many were accumulated; for a loss that the script does not divide."""
-        if self._is_scaled_loss:
+        if self._announced.is_scaled_loss:
             raise LoopError(
-                "the loss is said to be divided already. Pass is_scaled_loss=False to AdaScale, or leave out this call."
+                "is_scaled_loss is True; expected False, because the gradients of a divided loss need no division. "
+                "Pass is_scaled_loss=False to AdaScale, or remove this call."
             )
-        count = self._watched().micro_batches or self._accumulation
-        if gradients := self._gradients():
-            torch._foreach_div_(gradients, float(count))
-        self._divided = True
+        self._measurement.divide()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        """Step the optimizer with each group's learning rate times that group's gain, and put the rates back.
+        """Step the optimizer with each group's learning rate times that group's gain, and restore the rates.
 
-        With fewer micro-gradients than announced (the end of an epoch) the step is taken with those there are: their
-        mean, at the scale they amount to. More than announced is an error. Under a ``GradScaler`` that found an
-        overflow nothing is done, and nothing is learned from it.
+        With fewer micro-gradients than announced (at the end of an epoch) the step uses their mean, at the scale they
+        amount to. More than announced is an error. If a ``GradScaler`` found an overflow, the step is skipped and its
+        gradients are left out of the averages.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        watch = self._watched()
-        self._require_as_announced(watch)
-        if watch.micro_batches:
-            self._make_mean(watch.micro_batches)
+        self._measurement.require_announced()
+        self._measurement.make_mean()
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None and bool(found_inf):
-            self._dropped += self._observation is not None
-            self._start_over()
+            self._statistics.drop()
+            self._measurement.restart()
             return loss
         self._unscale()
-        averages = self._current()
-        factors = [self._rule.factors(self._state(group)) for group, _ in enumerate(self.param_groups)]
+        averages = self._statistics.current()
+        scale, progress = self._measurement.step_scale, self._progress
+        factors = [
+            self._rule.factors(self._statistics.scale_state(group, scale=scale, progress=progress))
+            for group in range(len(self.param_groups))
+        ]
         self._progress += self.gain()
         with scaled(self._optimizer, factors, self._clock):
             result = self._optimizer.step(*args, **kwargs)
-        self._averages = averages
-        if watch.metric is not None:
-            watch.metric.stepped()
-        if self._pairs is not None:
-            self._pairs.commit()
-        self._start_over()
-        watch.watch()
+        self._statistics.averages = averages
+        self._measurement.commit()
         return result if loss is None else loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients; what was measured of them and not stepped with is forgotten."""
-        self._between_steps("clear the gradients")
-        self._start_over()
+        """Clear the gradients, and forget what was measured since the last step."""
+        self._measurement.require_between_steps("clear the gradients")
+        self._measurement.restart()
         super().zero_grad(set_to_none=set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the optimizer; its gain is 1 until it has been measured."""
-        self._between_steps("add a parameter group")
+        self._measurement.require_between_steps("add a parameter group")
         super().add_param_group(param_group)
-        self._averages = self._current()
-        for averages in self._averages:
-            averages.add_group()
-        self._hook()
+        self._statistics.add_group()
+        self._measurement.attach()
 
     def unhook(self) -> None:
-        """Stop measuring: gains stay as they are from now on, and the parameters can be freed."""
-        self._watched().unwatch()
+        """Stop measuring: gains no longer change, and the parameters can be freed."""
+        self._measurement.gradients.detach()
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state and everything of AdaScale's, safe to load with ``weights_only=True``."""
-        self._between_steps("make a checkpoint")
+        """The optimizer's state and all of AdaScale's, safe to load with ``weights_only=True``."""
+        self._measurement.require_between_steps("make a checkpoint")
         saved = super().state_dict()
+        plain, *metric = self._statistics.averages
         own = {
-            **self._averages[0].state_dict(),
-            "scale": self._scale,
-            "smoothing": self._smoothing,
-            "num_gradients_to_accumulate": self._accumulation,
-            "is_scaled_loss": self._is_scaled_loss,
-            "world_size": self._exchange.size,
+            **plain.state_dict(),
+            "scale": self.scale,
+            "smoothing": self.smoothing,
+            "num_gradients_to_accumulate": self._announced.accumulation,
+            "is_scaled_loss": self._announced.is_scaled_loss,
+            "world_size": self._replicas.size,
             "progress": self._progress,
-            "preconditioned": [averages.state_dict() for averages in self._averages[1:]],
-            "clock": self._clock.state_dict(self._watched().parameters),
+            "preconditioned": [averages.state_dict() for averages in metric],
+            "clock": self._clock.state_dict(self._measurement.gradients.parameters),
         }
         return {**saved, "state": {**saved["state"], "adascale": own}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint of this class, of FairScale's, or of the plain optimizer.
+        """Continue from a checkpoint of this class, of FairScale's, or of the plain optimizer.
 
-        Averages and progress are of base batches and hold on any number of workers. Scale, smoothing and accumulation
-        are taken from the checkpoint where it was made with as many workers; otherwise this object keeps its own. A
-        plain optimizer's checkpoint leaves the averages to begin anew.
+        Averages and progress count base batches, so they hold on any number of workers. Scale, smoothing and
+        accumulation are taken from the checkpoint if it was made with as many workers; otherwise this object keeps its
+        own. With a plain optimizer's checkpoint the averages start from the beginning.
         """
-        self._between_steps("load a checkpoint")
+        self._measurement.require_between_steps("load a checkpoint")
         own = state_dict["state"].get("adascale")
         inner = {key: value for key, value in state_dict["state"].items() if key != "adascale"}
-        num_groups = len(self.param_groups)
-        averages = [Averages(num_groups, debias=each.debias) for each in self._averages]
-        found = [] if own is None else [own, *own.get("preconditioned", [])]
-        for number, saved in enumerate(found[: len(averages)]):
-            averages[number] = Averages.from_state_dict(saved, num_groups=num_groups)
+        averages = self._statistics.from_checkpoint([] if own is None else [own, *own.get("preconditioned", [])])
         super().load_state_dict({**state_dict, "state": inner})
-        self._averages = averages
-        watch = self._watched()
-        self._clock.load_state_dict((own or {}).get("clock", {}), watch.parameters)
-        if watch.metric is not None:
-            watch.metric.reset()
-        self._start_over()
-        if own is not None and own.get("world_size") == self._exchange.size:
+        self._statistics.averages = averages
+        own = own or {}
+        self._clock.load_state_dict(own.get("clock", {}), self._measurement.gradients.parameters)
+        self._measurement.reset()
+        if own.get("world_size") == self._replicas.size:
             try:
                 self.set_num_gradients_to_accumulate(own["num_gradients_to_accumulate"], update_smoothing=False)
-                self._scale = self._step_scale = _checked_scale(own["scale"])
-                self._smoothing = _checked_smoothing(own["smoothing"])
-                self._is_scaled_loss = bool(own["is_scaled_loss"])
+                self.set_scale(own["scale"], update_estimate=False)
+                self._statistics.set_smoothing(own["smoothing"])
+                self._announced.is_scaled_loss = bool(own["is_scaled_loss"])
             except (KeyError, ConfigError) as error:
-                raise CheckpointError(f"not a checkpoint of AdaScale: {error}. Load what state_dict() gave.") from error
-        self._progress = float((own or {}).get("progress", 0.0))
+                raise CheckpointError(
+                    f"state_dict has wrong settings of AdaScale ({error}); expected those of a checkpoint. Load what "
+                    "state_dict() returned."
+                ) from error
+        self._progress = float(own.get("progress", 0.0))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_watch"}
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """What ``Join`` calls in place of a replica that has left."""
+        self._replicas.allow_leaving()
+        self._measurement.ddp_divides_by_all = bool(kwargs.get("divide_by_initial_world_size", True))
+        return AbsentReplica(self._announced, self._measurement, self._statistics, self._replicas)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({**state, "_watch": None})
-        self._start_over()
-        self._hook()
+    @property
+    def join_device(self) -> torch.device:
+        """The device on which ``Join`` counts the replicas."""
+        return self._measurement.gradients.parameters[0].device
 
-    def _hook(self) -> None:
-        groups = [group["params"] for group in self.param_groups]
-        for parameter in (p for group in groups for p in group):
-            if hasattr(parameter, "placements"):
-                raise ConfigError(
-                    "a parameter is sharded (DTensor): its gradients never pass where AdaScale could measure them. "
-                    "Train with DistributedDataParallel, where they pass whole."
-                )
-        if self._watch is not None:
-            self._watch.unwatch()
-        metric = Preconditioner(self._optimizer) if self._channels > 1 else None
-        self._watch = GradientWatch(groups, self._at_end, at_most=self._accumulation, metric=metric, sizes=self._sizes)
-        self._start_over()
+    @property
+    def join_process_group(self) -> Any:
+        """The group in which ``Join`` counts the replicas."""
+        return self._replicas.group
 
-    def _require_as_announced(self, watch: GradientWatch) -> None:
-        if watch.too_many:
-            raise LoopError(
-                f"{watch.micro_batches} gradients were added up since the last step, num_gradients_to_accumulate is "
-                f"{self._accumulation}. Step after every {self._accumulation}; where one micro-batch has several "
-                "losses on the same parameters, add them up and call backward() once."
-            )
-        summed = not self._is_scaled_loss and not self._divided and self._sizes is None
-        if summed and self._accumulation > 1 and watch.micro_batches:
-            warnings.warn(
-                "is_scaled_loss is False and scale_grad_by_num_grads_to_accum() was not called: the step uses the sum "
-                "of the gradients, not their mean. Call it before step().",
-                stacklevel=3,
-            )
-
-    def _between_steps(self, what: str) -> None:
-        watch = self._watch
-        if watch is not None and 0 < watch.micro_batches < self._accumulation:
-            raise LoopError(
-                f"{watch.micro_batches} of {self._accumulation} gradients are accumulated, too early to {what}: finish "
-                "the accumulation, or call step(), which also takes a short one."
-            )
-
-
-def _checked_scale(scale: float) -> float:
-    if not 1 <= scale < math.inf:
-        raise ConfigError(f"scale is {scale}; expected this batch over the base batch, 1 or more.")
-    return scale
-
-
-def _checked_smoothing(smoothing: float) -> float:
-    if not 0 <= smoothing < 1:
-        raise ConfigError(f"smoothing is {smoothing}; expected the weight of the past, from 0 to just below 1.")
-    return smoothing
+    def _unscale(self) -> None:
+        """Take GradScaler's scale out of what was measured, and out of the gradients if GradScaler left it in."""
+        scale = getattr(self, "grad_scale", None)
+        if scale is not None:
+            self._measurement.unscale(float(scale), gradients=True)
+        elif self._grad_scaler is not None and self._grad_scaler.is_enabled():
+            self._measurement.unscale(float(self._grad_scaler.get_scale()), gradients=False)

@@ -14,18 +14,18 @@ from swell.errors import CheckpointError
 LEAST_NOISE = 1e-6  # FairScale's floor for the variance of one step; the signal's is 0
 NAMES = ("signal", "noise", "signal_sum", "noise_sum", "weight")
 # FairScale's checkpoints: its "sqr" is the signal, its "var" the noise of a base batch.
-THEIRS = {"signal": "grad_sqr_avg", "noise": "grad_var_avg"}
+FAIRSCALE_NAMES = {"signal": "grad_sqr_avg", "noise": "grad_var_avg"}
 
 
 class Averages:
     """Signal and noise of each parameter group, averaged over steps as FairScale does.
 
-    Its ``sqr`` is the signal, its ``var`` the noise with the base batch for a unit instead of a sample. One step's
-    figures are clamped before they are averaged (``swell.core`` never does: a sum of clamped ones is biased).
+    Its ``sqr`` is the signal; its ``var`` is the noise per base batch instead of per sample. One step's figures are
+    clamped before they are averaged. ``swell.core`` never does that, because a sum of clamped figures is biased.
 
-    With ``debias`` an exponential average divided by its weight; otherwise the plain mean of the first
-    ``1 / (1 - smoothing)`` steps and an exponential average from there on (Johnson et al. 2020, appendix B.3). Before
-    the first step the signal is 1 and the noise 0, which makes every gain 1.
+    With ``debias`` it is an exponential average divided by its weight; otherwise the plain mean of the first
+    ``1 / (1 - smoothing)`` steps and then an exponential average (Johnson et al. 2020, appendix B.3). Before the first
+    step the signal is 1 and the noise 0, so every gain is 1.
     """
 
     def __init__(self, num_groups: int, *, debias: bool) -> None:
@@ -56,37 +56,37 @@ class Averages:
         return new
 
     def moments(self, group: int | None = None) -> Moments:
-        """Of one group, or summed over all."""
+        """Signal and noise of one group, or summed over all."""
         if group is None:
             return Moments(signal=float(self.signal.sum()), noise=float(self.noise.sum()))
         return Moments(signal=float(self.signal[group]), noise=float(self.noise[group]))
 
     def rescale(self, factor: float) -> None:
-        """Multiply the noise, as FairScale does on a change of scale; it has no reason in the mathematics."""
+        """Multiply the noise, as FairScale does when the scale changes; the mathematics gives no reason for it."""
         self.noise, self.noise_sum = self.noise * factor, self.noise_sum * factor
 
     def add_group(self) -> None:
-        """Make room for one more parameter group, which starts as the first ones did."""
+        """Add a parameter group, which starts as the first ones did."""
         for name in NAMES:
             setattr(self, name, np.append(getattr(self, name), 1.0 if name == "signal" else 0.0))
 
     def figures(self) -> list[float]:
-        """All numbers in a row."""
+        """All numbers as one list."""
         return [float(self.count), *np.concatenate([getattr(self, name) for name in NAMES]).tolist()]
 
     def set_figures(self, figures: Sequence[float]) -> None:
-        """Take over a row of numbers."""
+        """Replace all numbers by those of ``figures()``."""
         self.count = round(figures[0])
         for name, part in zip(NAMES, np.split(np.array(figures[1:]), len(NAMES)), strict=True):
             setattr(self, name, part)
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers, lists and truth values."""
+        """Only numbers, lists and booleans."""
         return {"debias": self.debias, "count": self.count, **{name: getattr(self, name).tolist() for name in NAMES}}
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], *, num_groups: int) -> Averages:
-        """What ``state_dict`` gave, or what FairScale's own checkpoints hold."""
+        """From what ``state_dict`` returned, or from a checkpoint of FairScale itself."""
         values = _translated(state) if "grad_sqr_avg" in state else state
         try:
             new = cls(num_groups, debias=bool(values["debias"]))
@@ -95,24 +95,27 @@ class Averages:
                 array = np.array(values[name], dtype=np.float64)
                 if array.shape != (num_groups,):
                     raise CheckpointError(
-                        f"the checkpoint has AdaScale's averages of {array.size} parameter groups, this optimizer has "
-                        f"{num_groups}. Make the same parameter groups before loading."
+                        f"the checkpoint has averages of {array.size} parameter groups; expected {num_groups}, as in "
+                        "this optimizer. Make the same parameter groups before loading."
                     )
                 setattr(new, name, array)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
-                f"not AdaScale's averages: {error!r}. Load what state_dict() of this class or of FairScale's gave."
+                f"the checkpoint's averages cannot be read ({error!r}); expected AdaScale's. Load what state_dict() of "
+                "this class or of FairScale's returned."
             ) from error
         return new
 
 
 def _translated(state: Mapping[str, Any]) -> dict[str, Any]:
-    """FairScale's own names in ours."""
+    """A state with FairScale's names, by our names."""
     debias = "grad_var_avg_count" not in state
-    nothing = np.zeros(len(state["grad_sqr_avg"]))
+    zeros = np.zeros(len(state["grad_sqr_avg"]))
     sums = "_biased" if debias else "_total"
-    values: dict[str, Any] = {ours: state[theirs] for ours, theirs in THEIRS.items()}
-    values |= {f"{ours}_sum": state.get(theirs + sums, nothing) for ours, theirs in THEIRS.items()}
-    values["weight"] = state.get("grad_var_avg_unbias", nothing)
+    values: dict[str, Any] = {name: state[fairscale_name] for name, fairscale_name in FAIRSCALE_NAMES.items()}
+    values |= {
+        f"{name}_sum": state.get(fairscale_name + sums, zeros) for name, fairscale_name in FAIRSCALE_NAMES.items()
+    }
+    values["weight"] = state.get("grad_var_avg_unbias", zeros)
     values["count"] = int(np.asarray(state.get("grad_var_avg_count", [0]))[0])
     return values | {"debias": debias}

@@ -1,4 +1,4 @@
-"""FairScale's optimizers: ``AdaScale``, and ``AdaScaleWrapper`` that is made as an optimizer is."""
+"""FairScale's optimizers: ``AdaScale``, and ``AdaScaleWrapper``, which takes parameters as an optimizer does."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["AdaScale", "AdaScaleWrapper"]
 
 
 class AdaScaleWrapper(AdaScale):
-    """``AdaScale`` around an optimizer it makes itself: ``AdaScaleWrapper(params, optim_cls=SGD, lr=0.1)``.
+    """``AdaScale`` around an optimizer that it makes itself: ``AdaScaleWrapper(params, optim_cls=SGD, lr=0.1)``.
 
-    Arguments as ``AdaScale``'s; all others go to ``optim_cls``.
+    The arguments are those of ``AdaScale``; all others go to ``optim_cls``.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Run:AI's library: ``runai.elastic`` lays one global batch out on any number of devices, ``runai.ga`` accumulates.
+"""Run:AI's library: ``runai.elastic`` lays out one global batch on any number of devices, ``runai.ga`` accumulates.
 
 ``import swell.compat.runai as runai``, then ``runai.elastic.torch.init(...)`` and ``runai.ga.torch.optim.Optimizer``.
-Frameworks are loaded when they are first named.
+A framework is imported when its module is first used.
 """
 
 from __future__ import annotations

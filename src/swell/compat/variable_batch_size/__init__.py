@@ -1,7 +1,7 @@
 """ETH's variable_batch_size: train by a trace of batch sizes, to study how the learning rate should follow.
 
-``import swell.compat.variable_batch_size as vbs``; a ``CustomSampler`` reads the trace, an optimizer by the name of its
-scaling rule accumulates or updates.
+``import swell.compat.variable_batch_size as vbs``. A ``CustomSampler`` reads the trace, and an optimizer named after
+its scaling rule accumulates or updates.
 """
 
 from __future__ import annotations

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch.optim import Optimizer
 
-from swell.compat.variable_batch_size.exchange import Exchange
 from swell.compat.variable_batch_size.sampler import CustomSampler
+from swell.compat.variable_batch_size.step_gradients import StepGradients
+from swell.compat.variable_batch_size.trace_position import TracePosition
 from swell.compat.wrapping import WrappingOptimizer
 from swell.core.protocols import Collective, Rule
-from swell.core.types import Factors, MicroBatch, ScaleState
+from swell.core.types import Factors, ScaleState
 from swell.errors import CheckpointError, ConfigError, LoopError
 from swell.gradients.factors import BiasClock, scaled
 from swell.rules import Constant
@@ -22,19 +23,23 @@ from swell.rules import Constant
 class CustomOptimizer(WrappingOptimizer):
     """An optimizer that steps when the trace's batch is complete, on all replicas with the same gradient.
 
-    The gradient of a step is the mean over its samples (their sum in minibatches, with ``reduction="sum"``), whatever
-    each replica computed of them. A replica that has nothing in a step takes part in its exchange with nothing: within
-    the ``step()`` before it, or within ``set_epoch`` where an epoch begins so.
+    The gradient of a step is the mean over its samples, or with ``reduction="sum"`` the sum over its minibatches,
+    however they are spread over replicas. A replica without a minibatch in a step still takes part in the exchange, in
+    the ``step()`` before it, or in ``set_epoch`` if the epoch starts with such a step.
 
     Args:
         optimizer: any optimizer; shared, not copied. Schedulers may be given either.
         sampler: the ``CustomSampler`` of the loader.
-        log_steps: print every so many steps, on rank 0.
+        log_steps: print a line every ``log_steps`` steps, on rank 0.
         reduction: ``"mean"`` or ``"sum"`` over the minibatches of a step.
-        rule: how the learning rate follows the batch; a subclass has its own.
+        rule: how the learning rate follows the batch; by default the subclass's own.
         ref_batchsize: the batch the learning rate was tuned for.
-        collective: how replicas speak; over the script's process group unless given, or over XLA for parameters there.
+        collective: how replicas communicate; by default over the script's process group, or over XLA for parameters
+            on an XLA device.
     """
+
+    default_rule: ClassVar[Rule] = Constant()
+    """The rule of this class."""
 
     def __init__(
         self,
@@ -53,97 +58,106 @@ class CustomOptimizer(WrappingOptimizer):
         self.sampler = sampler
         self.ref_batchsize = sampler.minibatch_size if ref_batchsize is None else ref_batchsize
         if self.ref_batchsize < 1:
-            raise ConfigError(f"ref_batchsize is {ref_batchsize}; expected the batch the learning rate was tuned for.")
-        self._rule: Rule = Constant() if rule is None else rule
+            raise ConfigError(
+                f"ref_batchsize is {ref_batchsize}; expected 1 or more. Pass the batch the learning rate was tuned for."
+            )
+        self._rule = self.default_rule if rule is None else rule
         self._log_steps, self._reduction = log_steps, reduction
-        self._exchange = Exchange(optimizer, collective, replicas=sampler.num_replicas, rank=sampler.rank)
+        self._gradients = StepGradients(optimizer, collective, replicas=sampler.num_replicas, rank=sampler.rank)
         self._clock = BiasClock()
-        self._begin(sampler.epoch)
-        self._ready = not self._idle()  # an epoch that begins with nothing to do for us needs set_epoch first
+        self._position = TracePosition(sampler)
+        self._ready = not self._position.idle  # if an epoch starts with an idle step, set_epoch must come first
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to an epoch, after the sampler did. Blocks while steps pass in which this replica has nothing to do."""
+        """Go to an epoch, after the sampler did. Blocks during steps in which this replica has no minibatch."""
+        position = self._position
         if epoch != self.sampler.epoch:
             raise LoopError(
-                f"the optimizer is told epoch {epoch}, the sampler is at {self.sampler.epoch}. Call "
-                "sampler.set_epoch(epoch) and then optimizer.set_epoch(epoch) before each epoch."
+                f"epoch is {epoch}; expected the sampler's, {self.sampler.epoch}. Call sampler.set_epoch(epoch) and "
+                "then optimizer.set_epoch(epoch) before each epoch."
             )
-        if self._substep:
+        if position.accumulated:
             raise LoopError(
-                f"epoch {self._epoch} ended with {self._substep} of {len(self._share())} minibatches of a step "
-                "accumulated. Call step() after every minibatch of the loader."
+                f"epoch {position.epoch} ended with {position.accumulated} of {len(position.share)} minibatches of a "
+                "step accumulated; expected all of them. Call step() after every minibatch of the loader."
             )
-        if self.sampler.first_step < self._step < len(self._sizes) and epoch != self._epoch:
+        if position.left_early and epoch != position.epoch:
             warnings.warn(
-                f"epoch {self._epoch} is left after {self._step} of {len(self._sizes)} steps. If the loop did not "
-                "break off on purpose, it must call step() after every minibatch of the loader.",
+                f"epoch {position.epoch} was left after {position.step} of {len(position.sizes)} steps. If this was "
+                "not intended, call step() after every minibatch of the loader.",
                 stacklevel=2,
             )
-        self._begin(epoch)
+        self._start(epoch)
         self._pass_idle_steps()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> bool:  # type: ignore[override]
-        """Take the gradients of one minibatch. True where the weights were updated, False where they only add up."""
+        """Take the gradients of one minibatch. True if the weights were updated, False if they only accumulate."""
         if closure is not None:
             with torch.enable_grad():
                 closure()
-        if not self._ready or self._step >= len(self._sizes):
+        position = self._position
+        if not self._ready or position.over:
             raise LoopError(
-                f"epoch {self._epoch} has no minibatch left for rank {self.sampler.rank}, or did not begin: call "
-                "set_epoch on sampler and optimizer before each epoch, and step() once after each minibatch."
+                f"epoch {position.epoch} has no minibatch left for rank {self.sampler.rank}, or has not started; "
+                "expected one step() after each minibatch. Call set_epoch on sampler and optimizer before each epoch."
             )
-        micro = self._share()[self._substep]
-        self._exchange.take(micro.weight * self._share_factor())
-        self._substep += 1
-        if self._substep < len(self._share()):
+        self._gradients.add(position.share[position.accumulated].weight * self._sum_factor())
+        position.accumulated += 1
+        if position.accumulated < len(position.share):
             return False
         self._update()
         self._pass_idle_steps()
         return True
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Nothing: gradients are cleared by ``step()``."""
+        """Do nothing: ``step()`` clears the gradients."""
 
     def get_bs(self) -> int:
         """The batch size of the current step."""
-        return self._sizes[min(self._step, len(self._sizes) - 1)]
+        return self._position.batch
 
     def get_lr(self) -> list[float]:
         """The learning rate of each group, without the rule's factor."""
         return [float(group["lr"]) for group in self.param_groups]
 
     def set_lr(self, lr: float) -> None:
-        """Set the learning rate of every group; the rule's factor comes on top."""
+        """Set the learning rate of every group, without the rule's factor."""
         for group in self.param_groups:
             group["lr"] = lr
 
     def current_lr(self) -> float:
-        """The learning rate of the first group as the current step uses it."""
+        """The learning rate of the first group in the current step, with the rule's factor."""
         return float(self.param_groups[0]["lr"]) * self._factors()[0].lr
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state and the place in the trace, safe to load with ``weights_only=True``."""
-        if self._substep:
-            raise LoopError("a step is half accumulated: make checkpoints after a step() that returned True.")
+        position = self._position
+        if position.accumulated:
+            raise LoopError(
+                f"{position.accumulated} of {len(position.share)} minibatches of a step are accumulated; expected a "
+                "complete step. Save after a step() that returned True."
+            )
         saved = super().state_dict()
-        return {**saved, "variable_batch_size": {"epoch": self._epoch, "step": self._step, **self._own_state()}}
+        return {**saved, "variable_batch_size": {"epoch": position.epoch, "step": position.step, **self._own_state()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint, in the middle of an epoch too and on any number of replicas; moves the sampler."""
+        """Continue from a checkpoint, also in the middle of an epoch or on other replicas; moves the sampler too."""
         own = state_dict.get("variable_batch_size")
         if own is None:
-            raise CheckpointError("not a checkpoint of this optimizer: load what its state_dict() gave.")
+            raise CheckpointError(
+                "state_dict has no entry 'variable_batch_size'; expected a checkpoint of this optimizer. Load what its "
+                "state_dict() returned."
+            )
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "variable_batch_size"})
         self.sampler.resume(int(own["epoch"]), int(own["step"]))
         self._load_own_state(own)
-        self._begin(self.sampler.epoch)
-        self._ready = not self._idle()
+        self._start(self.sampler.epoch)
 
     def __getstate__(self) -> dict[str, Any]:
-        raise ConfigError("an optimizer that follows a sampler cannot be pickled or copied; save its state_dict().")
-
-    # What a rule may add -----------------------------------------------------------------------------------------
+        raise ConfigError(
+            "the optimizer follows a sampler, so it cannot be pickled or copied; expected its state_dict(). Save that."
+        )
 
     def _factors(self) -> list[Factors]:
         """The rule's factors of each group for the current step."""
@@ -151,7 +165,7 @@ class CustomOptimizer(WrappingOptimizer):
         return [self._rule.factors(state) for _ in self.param_groups]
 
     def _observe(self) -> None:
-        """See the gradient of the whole step before it is used."""
+        """Look at the gradient of the whole step before it is used."""
 
     def _own_state(self) -> dict[str, Any]:
         return {}
@@ -159,38 +173,30 @@ class CustomOptimizer(WrappingOptimizer):
     def _load_own_state(self, state: dict[str, Any]) -> None:
         pass
 
-    # The place in the trace --------------------------------------------------------------------------------------
+    def _start(self, epoch: int) -> None:
+        self._position.start(epoch)
+        self._gradients.clear()
+        self._ready = not self._position.idle
 
-    def _begin(self, epoch: int) -> None:
-        self._epoch = epoch
-        self._sizes = self.sampler.get_epochtrace(epoch)
-        self._step = self.sampler.first_step if epoch == self.sampler.epoch else 0
-        self._substep = 0
-        self._exchange.clear()
-
-    def _share(self) -> tuple[MicroBatch, ...]:
-        return self.sampler.share(self._sizes[self._step])
-
-    def _share_factor(self) -> float:
-        """What makes weights that add up to 1 those of a sum over minibatches, where a sum is asked for."""
-        return 1.0 if self._reduction == "mean" else self._sizes[self._step] / self.sampler.minibatch_size
-
-    def _idle(self) -> bool:
-        return self._step < len(self._sizes) and not self._share()
+    def _sum_factor(self) -> float:
+        """What turns weights that add up to 1 into those of a sum over minibatches, if a sum is asked for."""
+        return 1.0 if self._reduction == "mean" else self._position.batch / self.sampler.minibatch_size
 
     def _pass_idle_steps(self) -> None:
-        """Take part in the steps this replica has nothing in, so that its weights are those of its next forward."""
-        while self._idle():
+        """Take part in the steps without a minibatch of this replica, so that its next forward pass has new weights."""
+        while self._position.idle:
             self._update()
         self._ready = True
 
     def _update(self) -> None:
-        self._exchange.sum()
+        self._gradients.exchange()
         self._observe()
         with scaled(self._optimizer, self._factors(), self._clock):
             self._optimizer.step()
-        if self._log_steps and self.sampler.rank == 0 and self._step % self._log_steps == 0:
-            print(f"epoch {self._epoch} step {self._step}: batch size {self.get_bs()}, lr {self.current_lr():.6g}")
-        self._exchange.clear()
-        self._step += 1
-        self._substep = 0
+        position = self._position
+        if self._log_steps and self.sampler.rank == 0 and position.step % self._log_steps == 0:
+            print(
+                f"epoch {position.epoch} step {position.step}: batch size {self.get_bs()}, lr {self.current_lr():.6g}"
+            )
+        self._gradients.clear()
+        position.advance()

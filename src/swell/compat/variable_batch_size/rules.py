@@ -14,43 +14,40 @@ from swell.core.protocols import Collective
 from swell.core.types import Factors, ScaleState
 from swell.rules import AdaScale, Constant, Linear, Root
 
-DEFAULT_DECAY = 1e-4  # what the original applied where nothing was said
+DEFAULT_DECAY = 1e-4  # the original's, if no weight decay is given anywhere
 
 
-class LinearRuleOptimizer(CustomOptimizer):
+class _BatchRuleOptimizer(CustomOptimizer):
+    """An optimizer whose rule looks at nothing but the batch size."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        sampler: CustomSampler,
+        ref_batchsize: int,
+        log_steps: int | None = None,
+        *,
+        collective: Collective | None = None,
+    ) -> None:
+        super().__init__(optimizer, sampler, log_steps, ref_batchsize=ref_batchsize, collective=collective)
+
+
+class LinearRuleOptimizer(_BatchRuleOptimizer):
     """Learning rate times ``B / ref_batchsize``: ``swell.rules.Linear``."""
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        sampler: CustomSampler,
-        ref_batchsize: int,
-        log_steps: int | None = None,
-        *,
-        collective: Collective | None = None,
-    ) -> None:
-        super().__init__(
-            optimizer, sampler, log_steps, rule=Linear(), ref_batchsize=ref_batchsize, collective=collective
-        )
+    default_rule = Linear()
 
 
-class RootRuleOptimizer(CustomOptimizer):
+class RootRuleOptimizer(_BatchRuleOptimizer):
     """Learning rate times the root of ``B / ref_batchsize``: ``swell.rules.Root``."""
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        sampler: CustomSampler,
-        ref_batchsize: int,
-        log_steps: int | None = None,
-        *,
-        collective: Collective | None = None,
-    ) -> None:
-        super().__init__(optimizer, sampler, log_steps, rule=Root(), ref_batchsize=ref_batchsize, collective=collective)
+    default_rule = Root()
 
 
 class ConstantOptimizer(CustomOptimizer):
     """The learning rate as it is, at any batch size: ``swell.rules.Constant``."""
+
+    default_rule = Constant()
 
     def __init__(
         self,
@@ -61,16 +58,16 @@ class ConstantOptimizer(CustomOptimizer):
         *,
         collective: Collective | None = None,
     ) -> None:
-        super().__init__(
-            optimizer, sampler, log_steps, rule=Constant(), ref_batchsize=ref_batchsize, collective=collective
-        )
+        super().__init__(optimizer, sampler, log_steps, ref_batchsize=ref_batchsize, collective=collective)
 
 
 class AdaScaleOptimizer(CustomOptimizer):
     """Learning rate times the gain of the batch over ``ref_batchsize``: ``swell.rules.AdaScale``, group by group.
 
-    Signal and noise are those of ``swell.core``: smoothed over samples, corrected for the start, never rescaled.
+    Signal and noise come from ``swell.core``: smoothed over samples, corrected for the start, never rescaled.
     """
+
+    default_rule = AdaScale()
 
     def __init__(
         self,
@@ -81,23 +78,21 @@ class AdaScaleOptimizer(CustomOptimizer):
         *,
         collective: Collective | None = None,
     ) -> None:
+        super().__init__(optimizer, sampler, log_steps, ref_batchsize=ref_batchsize, collective=collective)
         self._average = MomentAverage(base_batch=ref_batchsize)
-        self._unmeasured = 0
-        super().__init__(
-            optimizer, sampler, log_steps, rule=AdaScale(), ref_batchsize=ref_batchsize, collective=collective
-        )
+        self._unmeasured = 0  # samples since the last measured step
 
     def gain(self) -> tuple[float, ...]:
-        """Of each parameter group at the current batch size; 1 until something was measured."""
+        """The gain of each parameter group at the current batch size; 1 until a step was measured."""
         return tuple(factors.lr for factors in self._factors())
 
     def _observe(self) -> None:
         size = self.get_bs()
         count = self.sampler.plan(size).num_micro_batches
         self._unmeasured += size
-        if count < 2:  # one minibatch alone says nothing of the noise
+        if count < 2:  # a single minibatch says nothing about the noise
             return
-        self._average.update(self._exchange.squares(), count=count, batch=size, samples_between=self._unmeasured)
+        self._average.update(self._gradients.squares(), count=count, batch=size, samples_between=self._unmeasured)
         self._unmeasured = 0
 
     def _factors(self) -> list[Factors]:
@@ -117,10 +112,12 @@ class AdaScaleOptimizer(CustomOptimizer):
 class LinearRuleMomentumOptimizer(CustomOptimizer):
     """The linear rule with the batch in the gradient instead of the learning rate, so that momentum keeps its unit.
 
-    Gradients of the step's minibatches are summed, the learning rate is that of one minibatch, and weight decay is
-    taken once for each minibatch. ``weight_decay`` holds for every group; without it each group keeps its own, or gets
-    1e-4 where no group has one, as in the original.
+    The gradients of the step's minibatches are summed, the learning rate is that of one minibatch, and weight decay is
+    applied once for each minibatch. ``weight_decay`` is used for every group. Without it each group keeps its own, or
+    gets 1e-4 if no group has one, as in the original.
     """
+
+    default_rule = Linear()
 
     def __init__(
         self,
@@ -132,12 +129,9 @@ class LinearRuleMomentumOptimizer(CustomOptimizer):
         *,
         collective: Collective | None = None,
     ) -> None:
-        super().__init__(
-            optimizer, sampler, log_steps, "sum", rule=Linear(), ref_batchsize=ref_batchsize, collective=collective
-        )
-        groups = self.param_groups
-        none_said = all(not group.get("weight_decay") for group in groups)
-        self._decay = DEFAULT_DECAY if weight_decay is None and none_said else weight_decay
+        super().__init__(optimizer, sampler, log_steps, "sum", ref_batchsize=ref_batchsize, collective=collective)
+        without_decay = all(not group.get("weight_decay") for group in self.param_groups)
+        self._decay = DEFAULT_DECAY if weight_decay is None and without_decay else weight_decay
 
     def _factors(self) -> list[Factors]:
         minibatch = self.sampler.minibatch_size

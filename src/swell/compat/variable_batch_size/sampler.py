@@ -20,24 +20,24 @@ from swell.runtime.script_group import present_collective
 class CustomSampler(Sampler[list[int]]):
     """Lists of indices for ``DataLoader(batch_sampler=...)``: each step of the trace, cut into minibatches.
 
-    The steps of an epoch take the batch sizes of the trace one after the other until the data set is read once. Each
-    step is cut into minibatches of ``minibatch_size``, dealt out to the replicas in turn; with fewer minibatches than
-    replicas some have none in that step, and read nothing for it.
+    The steps of an epoch take the batch sizes of the trace one after another until the data set is read once. Each
+    step is cut into minibatches of ``minibatch_size``, which are dealt out to the replicas in turn. If there are fewer
+    minibatches than replicas, some replicas read nothing in that step.
 
     Args:
-        dataset: what is trained on, or its size; ``dataset_size`` is the same by the name the README used.
+        dataset: the data set, or its size; ``dataset_size`` is the same by the name in the original's README.
         trace: path of a CSV file with a column ``batchsize``, one row for each step over all epochs; or a list, or a
-            number that holds for ever.
-        seed: of the shuffle; the order of an epoch depends on seed and epoch alone.
-        num_replicas: how many replicas share each step; as many as the process group has unless given.
-        rank: which of them this is.
+            number for all steps.
+        seed: seed of the shuffle; the order of an epoch depends on seed and epoch alone.
+        num_replicas: how many replicas share each step; by default the size of the process group.
+        rank: this replica's number; by default its rank in the process group.
         minibatch_size: the most samples of one forward pass.
         verbose: print the epoch's number of steps on rank 0.
-        at_end: what follows when the trace is over: ``"error"``, ``"hold"`` its last size, or ``"stop"``.
-        multiples_only: whether a batch size that is no multiple of the minibatch is an error; otherwise the last
-            minibatch of such a step is smaller, and weighs less.
-        drop_last: leave out what remains of the data set where the next size of the trace does not fit into it, and
-            begin the next epoch with that size. By default the remaining samples make a shorter step.
+        at_end: what happens after the last row of the trace: ``"error"``, ``"hold"`` its size, or ``"stop"``.
+        multiples_only: whether a batch size that is not a multiple of the minibatch is an error; otherwise the last
+            minibatch of such a step is smaller and weighs less.
+        drop_last: if the next size of the trace is larger than the rest of the data set, skip that rest and start the
+            next epoch with this size. By default the remaining samples make a shorter step.
 
     >>> sampler = CustomSampler(dataset_size=160, trace=[64, 96, 160], num_replicas=1, rank=0, minibatch_size=32)
     >>> sampler.get_epochtrace(0), sampler.get_epochtrace(1), len(sampler)
@@ -59,22 +59,27 @@ class CustomSampler(Sampler[list[int]]):
         multiples_only: bool = True,
         drop_last: bool = False,
     ) -> None:
-        given = dataset if dataset_size is None else dataset_size
-        if given is None or (dataset is not None and dataset_size is not None):
-            raise ConfigError("give the data set, or dataset_size, its number of samples; one of the two.")
+        data = dataset if dataset_size is None else dataset_size
+        if data is None or (dataset is not None and dataset_size is not None):
+            passed = "neither dataset nor dataset_size was" if data is None else "dataset and dataset_size were both"
+            raise ConfigError(
+                f"{passed} passed; expected one of the two. Pass the data set, or how many samples it has."
+            )
         if trace is None:
-            raise ConfigError("no trace was given: pass the path of a CSV file, a list of batch sizes, or one number.")
-        self.dataset_size = len(given) if isinstance(given, Sized) else whole_number(given, name="dataset_size")
+            raise ConfigError(
+                "trace is None; expected the batch sizes. Pass the path of a CSV file, a list of sizes, or one number."
+            )
+        self.dataset_size = len(data) if isinstance(data, Sized) else whole_number(data, name="dataset_size")
         self.minibatch_size = whole_number(minibatch_size, name="minibatch_size")
         self.num_replicas, self.rank = _place(num_replicas, rank)
         self.seed = seed
         self.epoch = 0
-        self.first_step = 0  # of the current epoch; above 0 after a checkpoint was loaded in the middle of one
+        self.first_step = 0  # of the current epoch; above 0 if a checkpoint of its middle was loaded
         self._trace = Trace(trace, at_end=at_end)
         self._drop_last = drop_last
         self._verbose = verbose
         self._resumed: tuple[int, int] | None = None
-        self._starts = [0]  # the row with which each epoch begins, as far as they were asked for
+        self._starts = [0]  # the first row of each epoch, as far as they are known
         self._require_usable(multiples_only)
 
     def set_epoch(self, epoch: int) -> None:
@@ -109,7 +114,7 @@ class CustomSampler(Sampler[list[int]]):
         return self.plan(size).shares[self.rank]
 
     def get_epoch_range(self, epoch: int) -> tuple[int, int]:
-        """The rows of the trace that belong to an epoch: the first, and the one after the last."""
+        """The rows of an epoch in the trace: the first, and the one after the last."""
         start = self._start_of(epoch)
         return start, start + len(self.get_epochtrace(epoch))
 
@@ -119,10 +124,10 @@ class CustomSampler(Sampler[list[int]]):
         sizes: list[int] = []
         left = self.dataset_size
         while left > 0:
-            seen = self._seen(row + len(sizes), epoch, left)
-            if self._trace.finished(seen):
+            observation = self._observation(row + len(sizes), epoch, left)
+            if self._trace.finished(observation):
                 break
-            size = self._trace.batch(seen)
+            size = self._trace.batch(observation)
             if size > left:
                 if self._drop_last:
                     break
@@ -132,7 +137,7 @@ class CustomSampler(Sampler[list[int]]):
         return sizes
 
     def get_batch_assignments(self, trace: Sequence[int]) -> list[list[int]]:
-        """For each size, the numbers of the minibatches this replica computes; none where it has nothing to do."""
+        """For each size, the numbers of the minibatches that this replica computes, if any."""
         assignments: list[list[int]] = []
         before = 0
         for size in trace:
@@ -141,7 +146,7 @@ class CustomSampler(Sampler[list[int]]):
         return assignments
 
     def resume(self, epoch: int, step: int) -> None:
-        """Begin an epoch at one of its steps, from now on and whenever ``set_epoch`` names it."""
+        """Start an epoch at one of its steps, now and whenever ``set_epoch`` goes to it."""
         self._resumed = (epoch, step)
         self.epoch, self.first_step = epoch, step
 
@@ -151,7 +156,7 @@ class CustomSampler(Sampler[list[int]]):
             self._starts.append(self._starts[last] + len(self.get_epochtrace(last)))
         return self._starts[epoch]
 
-    def _seen(self, step: int, epoch: int, left: int) -> Observation:
+    def _observation(self, step: int, epoch: int, left: int) -> Observation:
         done = self.dataset_size - left
         return Observation(
             step=step,
@@ -171,12 +176,12 @@ class CustomSampler(Sampler[list[int]]):
         for row, size in enumerate(self._trace.sizes):
             if size > self.dataset_size:
                 raise TraceError(
-                    f"row {row} of the trace ({self._trace.source}) is a batch of {size}, the data set has "
-                    f"{self.dataset_size} samples. Lower that row, or train on more data."
+                    f"row {row} of the trace ({self._trace.source}) is {size}; expected at most {self.dataset_size}, "
+                    "the samples of the data set. Lower that row, or train on more data."
                 )
             if multiples_only and size % self.minibatch_size:
                 raise TraceError(
-                    f"row {row} of the trace ({self._trace.source}) is {size}, no multiple of minibatch_size "
+                    f"row {row} of the trace ({self._trace.source}) is {size}; expected a multiple of minibatch_size="
                     f"{self.minibatch_size}. Round it, or pass multiples_only=False to end such a step with a smaller "
                     "minibatch."
                 )
@@ -184,8 +189,8 @@ class CustomSampler(Sampler[list[int]]):
 
 def _place(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
     if num_replicas is None or rank is None:
-        present = present_collective()
-        num_replicas = present.size if num_replicas is None else num_replicas
-        rank = present.rank if rank is None else rank
+        group = present_collective()
+        num_replicas = group.size if num_replicas is None else num_replicas
+        rank = group.rank if rank is None else rank
     replicas = whole_number(num_replicas, name="num_replicas")
     return replicas, whole_number(rank, name="rank", at_least=0, at_most=replicas - 1)

@@ -1,4 +1,4 @@
-"""PyTorch-XLA behind swell's ``Collective``: written to the interface of torch_xla 2.9 and not run on a TPU."""
+"""PyTorch-XLA behind swell's ``Collective``: written for the interface of torch_xla 2.9 and not yet run on a TPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from swell.errors import DependencyError
 
 
 class XlaCollective:
-    """The replicas of a PyTorch-XLA run: tensors are summed by ``xm.all_reduce``, then ``sync`` sends the graph off."""
+    """The replicas of a PyTorch-XLA run: ``xm.all_reduce`` sums tensors, then ``sync`` runs the graph."""
 
     def __init__(self) -> None:
         try:
@@ -21,8 +21,8 @@ class XlaCollective:
             runtime: Any = importlib.import_module("torch_xla.runtime")
         except ImportError as error:
             raise DependencyError(
-                f"the parameters are on an XLA device, and torch_xla cannot be loaded ({error}). Install the torch_xla "
-                "release that belongs to this torch, or pass collective= of your own."
+                f"torch_xla cannot be imported ({error}); expected it for parameters on an XLA device. Install the "
+                "torch_xla release for this torch, or pass your own collective=."
             ) from error
         self.size: int = runtime.world_size()
         self.rank: int = runtime.global_ordinal()
@@ -34,7 +34,7 @@ class XlaCollective:
         self._xla.sync()
 
     def broadcast_tensors(self, tensors: Sequence[torch.Tensor], *, source: int) -> None:
-        """Overwrite each tensor with the source replica's, in place: everybody else adds zeros."""
+        """Overwrite each tensor with the source replica's, in place: all others add zeros."""
         for tensor in tensors:
             if self.rank != source:
                 tensor.zero_()

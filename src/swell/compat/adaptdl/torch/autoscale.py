@@ -1,51 +1,21 @@
-"""How AdaptDL's bounds choose a batch: the goodput policy within them."""
+"""The policy of a loader with ``autoscale_batch_size``, and its bounds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from swell.core.counts import whole_number
-from swell.core.types import Layout, Observation
 from swell.errors import ConfigError
-from swell.policies import Goodput
+from swell.policies import Goodput, OnePass
 
 Bounds = tuple[int | None, int | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Autoscale:
-    """``Goodput`` within a maximum batch and local bounds, both hard; with accumulation, or in one pass a replica.
+def autoscale(base: int, *, max_batch: int, bounds: tuple[int, int], accumulation: bool) -> Goodput | OnePass:
+    """The policy of a loader with ``autoscale_batch_size``: both bounds are hard.
 
     Without accumulation a single replica keeps the base batch, as in the original.
     """
-
-    goodput: Goodput
-    accumulation: bool
-
-    @property
-    def base(self) -> int:
-        """The batch the learning rate was tuned for."""
-        return self.goodput.base
-
-    def batch(self, seen: Observation) -> int:
-        """The next global batch."""
-        return self.layout(seen).global_batch
-
-    def layout(self, seen: Observation) -> Layout:
-        """The next global batch and its largest micro-batch."""
-        if self.accumulation:
-            return self.goodput.layout(seen)
-        if seen.replicas == 1:
-            return Layout(global_batch=self.base, micro_batch=self.base)
-        assert isinstance(self.goodput.micro, tuple) and self.goodput.max is not None
-        most = min(self.goodput.max, seen.replicas * self.goodput.micro[1])
-        chosen = replace(self.goodput, max=most).layout(seen).global_batch
-        return Layout(global_batch=chosen, micro_batch=-(-chosen // seen.replicas))
-
-
-def autoscale(base: int, *, max_batch: int, bounds: tuple[int, int], accumulation: bool) -> Autoscale:
-    """The policy of a loader with ``autoscale_batch_size``."""
-    return Autoscale(Goodput(base, max=max_batch, micro=bounds), accumulation)
+    policy = Goodput(base, max=max_batch, micro=bounds)
+    return policy if accumulation else OnePass(policy)
 
 
 def valid_bounds(base: int, max_batch_size: int, local_bsz_bounds: Bounds | None) -> tuple[int, Bounds | None]:

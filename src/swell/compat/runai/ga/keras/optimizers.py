@@ -14,13 +14,13 @@ from swell.integrations.keras import ElasticOptimizer
 def Optimizer(optimizer: Any, steps: int) -> ElasticOptimizer:
     """The optimizer, with its own state, updating once for every ``steps`` batches of equal size.
 
-    Schedules and Adam's bias correction count updates, not batches. Batches left over at the end of training are not
-    applied, as in Run:AI's; ``swell.keras.Elastic`` applies them, weighs uneven batches, and may change the number.
+    Schedules and Adam's bias correction count updates, not batches. As in Run:AI's, batches left over at the end of
+    training are not applied. ``swell.keras.Elastic`` applies them, weighs uneven batches, and can change ``steps``.
     """
     return ElasticOptimizer(optimizer, measured=False, steps=steps)
 
 
-def _ready_made(kind: type) -> Callable[..., ElasticOptimizer]:
+def _with_steps(kind: type) -> Callable[..., ElasticOptimizer]:
     def make(steps: int, *args: Any, **kwargs: Any) -> ElasticOptimizer:
         return Optimizer(kind(*args, **kwargs), steps)
 
@@ -29,10 +29,10 @@ def _ready_made(kind: type) -> Callable[..., ElasticOptimizer]:
     return make
 
 
-SGD = _ready_made(keras.optimizers.SGD)
-RMSprop = _ready_made(keras.optimizers.RMSprop)
-Adagrad = _ready_made(keras.optimizers.Adagrad)
-Adadelta = _ready_made(keras.optimizers.Adadelta)
-Adam = _ready_made(keras.optimizers.Adam)
-Adamax = _ready_made(keras.optimizers.Adamax)
-Nadam = _ready_made(keras.optimizers.Nadam)
+SGD = _with_steps(keras.optimizers.SGD)
+RMSprop = _with_steps(keras.optimizers.RMSprop)
+Adagrad = _with_steps(keras.optimizers.Adagrad)
+Adadelta = _with_steps(keras.optimizers.Adadelta)
+Adam = _with_steps(keras.optimizers.Adam)
+Adamax = _with_steps(keras.optimizers.Adamax)
+Nadam = _with_steps(keras.optimizers.Nadam)

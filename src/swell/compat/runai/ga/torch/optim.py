@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 from torch import optim as torch_optim
 
-from swell.compat.runai.ga.torch.exchange import OneExchange, overflowed
+from swell.compat.runai.ga.torch.ddp_exchange import DDPExchange
 from swell.core.counts import whole_number
 from swell.errors import CheckpointError, ConfigError, LoopError
 from swell.gradients.gradient_sum import GradientSum
 
 OWN = (
-    "_steps", "_taken", "_counted", "_accumulator", "_exchange", "_step_supports_amp_scaling", "stepped", "step",
+    "_steps", "_taken", "_counted", "_gradient_sum", "_exchange", "_step_supports_amp_scaling", "stepped", "step",
     "_opt_called",
 )  # fmt: skip
 
@@ -25,8 +26,8 @@ class Accumulating:
     _steps: int
     _taken: int  # micro-batches since the last step
     _counted: int  # those of them that did not overflow
-    _accumulator: GradientSum
-    _exchange: OneExchange
+    _gradient_sum: GradientSum
+    _exchange: DDPExchange
     stepped: bool
     """Whether the last call of ``step()`` updated the weights; step a scheduler only then."""
 
@@ -37,11 +38,11 @@ class Accumulating:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._exchange.stop_looking()
-        if overflowed(self):
+        self._exchange.stop_search()
+        if _overflowed(self):
             super().zero_grad()  # type: ignore[misc]
         else:
-            self._accumulator.take(multiplier=1.0, measure=False, preconditioned=False)
+            self._gradient_sum.take(multiplier=1.0, measure=False, preconditioned=False)
             self._counted += 1
         self._taken += 1
         self.stepped = self._taken >= self._steps and self.flush()
@@ -49,56 +50,57 @@ class Accumulating:
 
     @torch.no_grad()
     def flush(self) -> bool:
-        """Step with the mean of what is accumulated, as at an epoch's end; False where there is nothing.
+        """Step with the mean of what is accumulated, for the end of an epoch; False if nothing is.
 
-        Under DDP the replicas bring their gradients together here, so every replica calls it.
+        Under DDP the replicas exchange their gradients here, so every replica must call it.
         """
         if not self._taken:
             return False
-        count = self._exchange.sum(self._accumulator, self._counted)
-        gradients = [p.grad for p in self._accumulator.parameters if p.grad is not None]
+        count = self._exchange.sum(self._gradient_sum, self._counted)
+        gradients = [p.grad for p in self._gradient_sum.parameters if p.grad is not None]
         if gradients and count:
             torch._foreach_div_(gradients, float(count))
         self._taken = self._counted = 0
         if count:
             super().step()  # type: ignore[misc]
-        self._accumulator.clear()
+        self._gradient_sum.clear()
         return count > 0
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear what backward() left; what is accumulated stays, for ``step()`` clears it when it has used it."""
+        """Clear what backward() left. What is accumulated stays until a real step has used it."""
         super().zero_grad(set_to_none=set_to_none)  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, with the gradients accumulated so far; safe to load with ``weights_only=True``."""
-        if self._taken and self._exchange.found:
+        if self._taken and self._exchange.active:
             raise LoopError(
-                f"{self._taken} of {self._steps} gradients are accumulated, on each replica its own: a checkpoint "
-                "would lose the others'. Save after a real step (optimizer.stepped), or call flush() on every replica."
+                f"{self._taken} of {self._steps} gradients are accumulated, on each replica its own; expected none, "
+                "because a checkpoint would lose those of the other replicas. Save after a real step "
+                "(optimizer.stepped), or call flush() on every replica first."
             )
         saved = super().state_dict()  # type: ignore[misc]
-        return {**saved, "runai": {"steps": self._steps, "taken": self._taken, "sums": _held(self._accumulator)}}
+        return {**saved, "runai": {"steps": self._steps, "taken": self._taken, "sums": _copied(self._gradient_sum)}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint of this optimizer or of the plain one, from which accumulation begins anew."""
+        """Continue from a checkpoint of this optimizer, or of the plain one, which has nothing accumulated."""
         own = state_dict.get("runai")
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "runai"})  # type: ignore[misc]
-        self._accumulator.clear()
+        self._gradient_sum.clear()
         self._taken = self._counted = 0
         if own is None or not own["taken"]:
             return
         if own["steps"] != self._steps:
             raise CheckpointError(
-                f"{own['taken']} of {own['steps']} gradients are accumulated in the checkpoint, this optimizer takes "
-                f"{self._steps} a step. Save after a step, or load with steps={own['steps']}."
+                f"the checkpoint has {own['taken']} of {own['steps']} gradients accumulated; expected "
+                f"steps={self._steps}, as in this optimizer. Save after a real step, or load with steps={own['steps']}."
             )
-        _hold(self._accumulator, own["sums"])
+        _restore(self._gradient_sum, own["sums"])
         self._taken = self._counted = int(own["taken"])
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind = type(self).__mro__[2]
-        plain = {name: value for name, value in self.__dict__.items() if name not in OWN and not _hooks(name)}
-        return (_rebuilt, (kind, plain, self._steps, self._taken, _held(self._accumulator)))
+        plain = {name: value for name, value in self.__dict__.items() if name not in OWN and not _is_hook(name)}
+        return (_rebuilt, (kind, plain, self._steps, self._taken, _copied(self._gradient_sum)))
 
 
 Accumulating.step.hooked = True  # type: ignore[attr-defined]  # or torch would run step hooks on every micro-batch too
@@ -107,15 +109,15 @@ Accumulating.step.hooked = True  # type: ignore[attr-defined]  # or torch would 
 def Optimizer(optimizer: torch_optim.Optimizer, steps: int) -> Any:
     """The optimizer, of its own class and with its own state, stepping once for every ``steps`` calls of ``step()``.
 
-    The step's gradient is the **mean** over the micro-batches, as for one batch of them all; Run:AI's was the sum, and
-    a script that divides its loss by ``steps`` must stop doing so. Each call takes the gradients out of ``.grad``: a
-    ``GradScaler`` unscales each once, a micro-batch that overflowed is not counted, and ``zero_grad()`` may be called
+    The step's gradient is the **mean** over the micro-batches, as for one batch of them all. Run:AI's was the sum, so a
+    script that divides its loss by ``steps`` must stop doing so. Each call takes the gradients out of ``.grad``: a
+    ``GradScaler`` unscales each once, a micro-batch that overflowed does not count, and ``zero_grad()`` may be called
     at any time. To clip the accumulated gradient, register a step pre-hook: it runs before real steps only.
 
-    A model under ``DistributedDataParallel`` that trains with this optimizer alone exchanges its gradients with the
-    real step only: it is found by itself, and its own averaging is switched off.
+    A model under ``DistributedDataParallel`` that trains with this optimizer alone exchanges its gradients in real
+    steps only. It is found automatically, and its own averaging is switched off.
 
-    The optimizer passed in is left as it is and shares parameter groups and state with the one returned.
+    The optimizer passed in is not changed; it shares parameter groups and state with the one returned.
 
     >>> parameter = torch.nn.Parameter(torch.tensor([1.0]))
     >>> optimizer = Optimizer(torch_optim.SGD([parameter], lr=1.0), steps=2)
@@ -126,7 +128,10 @@ def Optimizer(optimizer: torch_optim.Optimizer, steps: int) -> Any:
     (0.69999..., True)
     """
     if isinstance(optimizer, Accumulating):
-        raise ConfigError("the optimizer accumulates already; wrap the plain one, or use it as it is.")
+        raise ConfigError(
+            f"optimizer is an accumulating {type(optimizer).__name__}; expected a plain one. Wrap the plain optimizer, "
+            "or use this one as it is."
+        )
     plain = {name: value for name, value in optimizer.__dict__.items() if name not in OWN}
     return _rebuilt(type(optimizer), plain, whole_number(steps, name="steps"), 0, None)
 
@@ -134,41 +139,55 @@ def Optimizer(optimizer: torch_optim.Optimizer, steps: int) -> Any:
 def _rebuilt(kind: type[torch_optim.Optimizer], attributes: dict[str, Any], steps: int, taken: int, sums: Any) -> Any:
     """An object of the class with accumulation added, without ``__init__``, which would drop state and arguments."""
     both = type(kind.__name__, (Accumulating, kind), {"__module__": kind.__module__})
-    made = cast(Any, both.__new__(both))
-    made.__setstate__(attributes)
-    made._steps, made._taken, made._counted, made.stepped = steps, taken, taken, False
-    made._accumulator = GradientSum(made)
-    made._exchange = OneExchange(made)
+    optimizer = cast(Any, both.__new__(both))
+    optimizer.__setstate__(attributes)
+    optimizer._steps, optimizer._taken, optimizer._counted, optimizer.stepped = steps, taken, taken, False
+    optimizer._gradient_sum = GradientSum(optimizer)
+    optimizer._exchange = DDPExchange(optimizer)
     if sums is not None:
-        _hold(made._accumulator, sums)
-    return made
+        _restore(optimizer._gradient_sum, sums)
+    return optimizer
+
+
+def _overflowed(optimizer: Any) -> bool:
+    """Whether a ``GradScaler`` reported an overflow; if not, its scale is taken out of the gradients."""
+    found_inf, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
+    if found_inf is None:
+        return False
+    optimizer.found_inf = optimizer.grad_scale = None  # meant for us, not for the optimizer's own step
+    if bool(found_inf):
+        return True
+    gradients: list[Tensor] = [p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+    if scale is not None and gradients:
+        torch._foreach_div_(gradients, float(scale))
+    return False
 
 
 @torch.no_grad()
-def _held(accumulator: GradientSum) -> list[torch.Tensor | None]:
+def _copied(gradients: GradientSum) -> list[Tensor | None]:
     """A copy of the sums so far."""
-    fresh = [parameter.grad for parameter in accumulator.parameters]
-    accumulator.release(accumulator.codes())
-    sums = [None if p.grad is None else p.grad.clone() for p in accumulator.parameters]
-    accumulator.take(multiplier=1.0, measure=False, preconditioned=False)
-    for parameter, gradient in zip(accumulator.parameters, fresh, strict=True):
+    untaken = [parameter.grad for parameter in gradients.parameters]
+    gradients.release(gradients.codes())
+    sums = [None if p.grad is None else p.grad.clone() for p in gradients.parameters]
+    gradients.take(multiplier=1.0, measure=False, preconditioned=False)
+    for parameter, gradient in zip(gradients.parameters, untaken, strict=True):
         parameter.grad = gradient
     return sums
 
 
 @torch.no_grad()
-def _hold(accumulator: GradientSum, sums: Sequence[torch.Tensor | None]) -> None:
-    """Begin with sums that were held before."""
-    for parameter, held in zip(accumulator.parameters, sums, strict=True):
-        parameter.grad = None if held is None else held.to(parameter, copy=True)
-    accumulator.take(multiplier=1.0, measure=False, preconditioned=False)
+def _restore(gradients: GradientSum, sums: Sequence[Tensor | None]) -> None:
+    """Start with sums that were copied before."""
+    for parameter, sum_so_far in zip(gradients.parameters, sums, strict=True):
+        parameter.grad = None if sum_so_far is None else sum_so_far.to(parameter, copy=True)
+    gradients.take(multiplier=1.0, measure=False, preconditioned=False)
 
 
-def _hooks(name: str) -> bool:
+def _is_hook(name: str) -> bool:
     return name.startswith("_optimizer_")
 
 
-def _ready_made(kind: type[torch_optim.Optimizer]) -> Callable[..., Any]:
+def _with_steps(kind: type[torch_optim.Optimizer]) -> Callable[..., Any]:
     def make(steps: int, *args: Any, **kwargs: Any) -> Any:
         return Optimizer(kind(*args, **kwargs), steps)
 
@@ -177,12 +196,12 @@ def _ready_made(kind: type[torch_optim.Optimizer]) -> Callable[..., Any]:
     return make
 
 
-Adadelta = _ready_made(torch_optim.Adadelta)
-Adagrad = _ready_made(torch_optim.Adagrad)
-Adam = _ready_made(torch_optim.Adam)
-AdamW = _ready_made(torch_optim.AdamW)
-Adamax = _ready_made(torch_optim.Adamax)
-ASGD = _ready_made(torch_optim.ASGD)
-SGD = _ready_made(torch_optim.SGD)
-Rprop = _ready_made(torch_optim.Rprop)
-RMSprop = _ready_made(torch_optim.RMSprop)
+Adadelta = _with_steps(torch_optim.Adadelta)
+Adagrad = _with_steps(torch_optim.Adagrad)
+Adam = _with_steps(torch_optim.Adam)
+AdamW = _with_steps(torch_optim.AdamW)
+Adamax = _with_steps(torch_optim.Adamax)
+ASGD = _with_steps(torch_optim.ASGD)
+SGD = _with_steps(torch_optim.SGD)
+Rprop = _with_steps(torch_optim.Rprop)
+RMSprop = _with_steps(torch_optim.RMSprop)
