@@ -103,7 +103,7 @@ def main():
     device = torch.device("cuda" if use_cuda else "cpu")
 
     dataset1, dataset2 = load_mnist(args.limit)
-    # The data set must be one of torch; the batch size is that of all replicas together.
+    # A map-style data set; the batch size is that of all replicas together.
     train_loader = adaptdl.torch.AdaptiveDataLoader(
         dataset1, drop_last=True, batch_size=args.batch_size, num_workers=args.num_workers, shuffle=True
     )

@@ -1,4 +1,4 @@
-"""The example of AdaptDL's older documentation, whole: a batch asked for in each epoch, and a multi-step schedule."""
+"""The whole example of AdaptDL's older documentation: a batch for each epoch, and a multi-step schedule."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""A small float64 problem trained by a loop that knows nothing of swell, and its plain PyTorch twin."""
+"""A small float64 problem, trained by a loop without a word of swell, and its plain PyTorch twin."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ def open_run(
 
 def loader(n: int = 48, batch_size: int = 8, *, autoscale: int | None = None, **loading: Any) -> Any:
     """An AdaptiveDataLoader over ``Points``."""
-    made = adaptdl.torch.AdaptiveDataLoader(Points(n), batch_size=batch_size, **loading)
+    data = adaptdl.torch.AdaptiveDataLoader(Points(n), batch_size=batch_size, **loading)
     if autoscale is not None:
-        made.autoscale_batch_size(autoscale)
-    return made
+        data.autoscale_batch_size(autoscale)
+    return data
 
 
 def train(wrapped: nn.Module, optimizer: Optimizer, data: Any, *, penalty: Penalty = lambda model: 0.0) -> list[int]:
-    """One pass of the user's own loop; which samples it saw."""
-    seen: list[int] = []
+    """One pass of the user's own loop; the indices of its samples."""
+    indices: list[int] = []
     wrapped.train()
     for x, y, index in data:
-        seen += index.tolist()
+        indices += index.tolist()
         optimizer.zero_grad()
         (mean_loss(wrapped, x, y) + penalty(wrapped)).backward()
         optimizer.step()
-    return seen
+    return indices
 
 
 def plain(

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import swell.compat.adaptdl as adaptdl
-from swell.errors import LoopError
+from swell.compat.adaptdl.session import current_session
+from swell.errors import LoopError, WorldError
 from tests.compat.adaptdl.scenario import loader, mean_loss, open_run
 
 
@@ -52,14 +53,14 @@ def test_reading_elsewhere_is_an_error_that_says_where_to_read(read: Any) -> Non
 
 def test_assigning_elsewhere_is_an_error_that_says_how_to_add() -> None:
     stats = adaptdl.torch.Accumulator()
-    with pytest.raises(TypeError, match=r"\+= value"):
+    with pytest.raises(TypeError, match=r"stats\['a'\]"):
         stats["a"] = 1
     assert "synchronized" in repr(stats) and "synchronized" in repr(stats["a"])
 
 
 def test_one_made_inside_a_loop_is_refused() -> None:
     _, optimizer, wrapped = open_run()
-    with pytest.raises(LoopError, match="before the loop"):
+    with pytest.raises(LoopError, match="Accumulator"):
         for x, y, _ in loader():
             adaptdl.torch.Accumulator()
             mean_loss(wrapped, x, y).backward()
@@ -76,6 +77,37 @@ def test_sums_of_an_epoch_can_be_read_after_all_epochs_and_take_no_room_in_check
             assert stats["a"] == 2
     with stats.synchronized():
         assert stats["a"] == 2
-    from swell.compat.adaptdl.session import current_session
-
     assert current_session().states.capture() == {}
+
+
+def lose_a_replica(*_: Any) -> Any:
+    raise WorldError("a replica was lost")
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_merge_that_fails_counts_nothing_and_loses_nothing(monkeypatch: pytest.MonkeyPatch, repeated: bool) -> None:
+    stats, session = adaptdl.torch.Accumulator(), current_session()
+    stats["a"] += 1
+    session.sums.settle(keep=True)
+    stats["a"] += 2  # in a batch that is repeated, or not
+    with monkeypatch.context() as patch, pytest.raises(WorldError):
+        patch.setattr("swell.compat.adaptdl.sums.gather_values", lose_a_replica)
+        session.merge_sums()
+    if repeated:
+        session.sums.settle(keep=False)
+    with stats.synchronized():
+        assert stats["a"] == (1 if repeated else 3)
+
+
+def test_a_replica_that_missed_the_end_of_a_merge_takes_over_the_sums_also_before_the_first_step() -> None:
+    open_run()
+    loader(autoscale=64)
+    for _ in adaptdl.torch.remaining_epochs_until(1):  # joins the run
+        stats, session = adaptdl.torch.Accumulator(), current_session()
+        stats["a"] += 2
+        state = session.state_dict()  # as another replica has it, after a merge with the 2 of this one
+        state["merges"] += 1
+        state["states"][stats.name]["results"] = {"a": 5}
+        session.load_state_dict(state)
+        with stats.synchronized():
+            assert stats["a"] == 5

@@ -15,20 +15,20 @@ GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "adaptdl" / "adaptdl
 
 
 def parts(size: int, replicas: int, index: int, *, shuffle: bool = True, epoch: int = 0) -> list[list[int]]:
-    found = []
+    shares = []
     for rank in range(replicas):
         sampler = ElasticSampler(range(size), shuffle=shuffle)
         sampler.num_replicas, sampler.rank = replicas, rank
         sampler.set_epoch(epoch, index)
-        found.append(list(sampler))
-        assert len(found[-1]) == len(sampler)
-    return found
+        shares.append(list(sampler))
+        assert len(shares[-1]) == len(sampler)
+    return shares
 
 
 @given(size=st.integers(1, 60), replicas=st.integers(1, 9), index=st.integers(0, 150), shuffle=st.booleans())
 def test_every_sample_that_is_left_comes_once(size: int, replicas: int, index: int, shuffle: bool) -> None:
-    seen = [i for part in parts(size, replicas, index, shuffle=shuffle) for i in part]
-    assert len(seen) == size - index % size == len(set(seen))
+    indices = [i for part in parts(size, replicas, index, shuffle=shuffle) for i in part]
+    assert len(indices) == size - index % size == len(set(indices))
 
 
 @given(
@@ -36,14 +36,14 @@ def test_every_sample_that_is_left_comes_once(size: int, replicas: int, index: i
     st.lists(st.tuples(st.integers(1, 5), st.integers(1, 6)), min_size=1, max_size=6),
 )
 def test_a_restart_on_other_replicas_goes_on_where_the_last_stopped(size: int, worlds: list[tuple[int, int]]) -> None:
-    index, seen = 0, []
+    index, indices = 0, []
     for replicas, rounds in worlds:
         shares = parts(size, replicas, index)
-        seen += [share[turn] for turn in range(rounds) for share in shares if turn < len(share)]
+        indices += [share[turn] for turn in range(rounds) for share in shares if turn < len(share)]
         index += replicas * rounds
         if index >= size:
             break
-    assert len(seen) == len(set(seen)) == min(index, size)
+    assert len(indices) == len(set(indices)) == min(index, size)
 
 
 def test_without_shuffling_it_is_the_originals_where_that_needed_no_padding() -> None:

@@ -23,7 +23,7 @@ SMALL = ["--num-workers", "0", "--test-batch-size", "64", "--log-interval", "1"]
 
 
 def run_script(name: str, arguments: list[str], stop_after: int | None = None) -> tuple[int | None, str]:
-    """A script's exit code and output; rank 0 is asked to stop after so many optimizer steps."""
+    """A script's exit code and output; rank 0 is asked to stop after ``stop_after`` optimizer steps."""
     os.environ.pop("SWELL_DATA", None)  # the digits that come with swell are small
     steps, output, code = 0, io.StringIO(), None
 
@@ -65,8 +65,8 @@ def test_the_whole_tutorial_goes_on_over_1_2_and_3_workers_in_the_middle_of_an_e
         stopped.append(results[0][1])
     results = run_processes(3, run_script, "mnist_step_5.py", arguments, None, environ=environ, timeout_s=240)
     assert all(code is None for code, _ in results)
-    told = [line for text in [*stopped, results[0][1]] for line in text.splitlines() if "Accuracy" in line]
-    assert len(told) == 2 and all("/288" in line for line in told)
+    reports = [line for text in [*stopped, results[0][1]] for line in text.splitlines() if "Accuracy" in line]
+    assert len(reports) == 2 and all("/288" in line for line in reports)
     others = [[line for line in text.splitlines() if "Accuracy" in line] for _, text in results]
     assert others[0] == others[1] == others[2]
 

@@ -1,4 +1,4 @@
-"""Faults of AdaptDL that no other specification here covers; ``grep -rn "AdaptDL C" tests/compat`` finds them all."""
+"""Faults of AdaptDL that no other file of this folder covers; ``grep -rn "AdaptDL C" tests/compat`` finds them all."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def test_an_explicit_adam_scale_survives_every_change_of_the_batch() -> None:
 
 def shuffled_outside_epochs() -> list[int]:
     _, optimizer, wrapped = open_run()
-    seen = train(wrapped, optimizer, loader(41, shuffle=True))
+    indices = train(wrapped, optimizer, loader(41, shuffle=True))
     adaptdl.close()
-    return seen
+    return indices
 
 
 @pytest.mark.distributed
@@ -107,7 +107,7 @@ def test_one_replica_measures_the_gain_without_the_bias_of_differenced_steps() -
         optimizer.step()
     truth = gain(8.0, Moments(signal=float(np.mean(signals[20:])), noise=float(dimensions)), base_batch=8)
     differenced = Moments(signal=float(np.mean([p.signal for p in pairs[20:]])), noise=float(dimensions))
-    assert gain(8.0, differenced, base_batch=8) > 1.5 * truth  # what the original made of it
+    assert gain(8.0, differenced, base_batch=8) > 1.5 * truth  # the original's result
     assert wrapped.gns.gain(8.0) == pytest.approx(truth, rel=0.15)
 
 
@@ -163,10 +163,10 @@ def test_checkpoints_know_no_device_and_are_loaded_onto_each_replicas_own(
             for (x,) in data:
                 wrapped(x.to(device)).backward()
                 optimizer.step()
-        held = [net.point.detach(), *(v for v in optimizer.state[net.point].values() if v.dim())]
-        assert len(held) == 3 and all(tensor.device.type == device for tensor in held)
+        tensors = [net.point.detach(), *(v for v in optimizer.state[net.point].values() if v.dim())]
+        assert len(tensors) == 3 and all(tensor.device.type == device for tensor in tensors)
         adaptdl.close()
-        return held
+        return tensors
 
     first = run()
     newest = Store(tmp_path).load_newest()
@@ -191,11 +191,11 @@ def lose_a_peer() -> str:
 @pytest.mark.distributed
 def test_a_lost_replica_is_an_error_on_the_others_and_not_a_silence() -> None:
     """AdaptDL C23: the reducer ended its thread and not its process, and the others read the end of a file."""
-    told, died = run_processes(2, lose_a_peer, may_die=[1])
-    assert isinstance(died, Died) and "lost" in told
+    message, death = run_processes(2, lose_a_peer, may_die=[1])
+    assert isinstance(death, Died) and "lost" in message
 
 
-def test_a_first_replica_that_never_comes_is_an_error_that_says_where_it_was_looked_for(
+def test_a_first_replica_that_never_comes_is_an_error_that_names_its_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """AdaptDL C23: after 26 tries the original wrote to a socket that was not connected; names were tried once."""

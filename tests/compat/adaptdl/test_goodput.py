@@ -36,10 +36,10 @@ def test_the_best_layout_is_about_as_good_as_the_originals_wherever_that_kept_it
         (nodes, replicas), (value, atomic, steps) = row["world"], row["best"]
         if replicas * atomic * (steps + 1) > 1280:
             continue
-        found = function(row).optimize(
+        best = function(row).optimize(
             nodes, replicas, max_batch_size=1280, atomic_bsz_range=(64, 256), accumulation=row["accumulation"]
         )
-        assert found[0] >= 0.98 * value and (found[2] == 0 or row["accumulation"])
+        assert best[0] >= 0.98 * value and (best[2] == 0 or row["accumulation"])
         compared += 1
     assert compared > 40
 
@@ -77,7 +77,7 @@ def test_rounding_does_not_carry_the_batch_beyond_its_maximum(replicas: int, low
 def test_replicas_that_the_maximum_cannot_feed_are_refused() -> None:
     """AdaptDL C8: 11 replicas with at least 100 each made 1100 of 1000."""
     fun = GoodputFunction(PERF, GRAD, 128)
-    with pytest.raises(PlanError, match="at most 10 replicas"):
+    with pytest.raises(PlanError, match="10 replicas"):
         fun.optimize(1, 11, max_batch_size=1000, atomic_bsz_range=(100, 256))
 
 
@@ -92,7 +92,7 @@ def test_arrays_are_answered_element_by_element() -> None:
 
 
 def test_batches_below_the_initial_one_are_refused() -> None:
-    with pytest.raises(ConfigError, match="below the initial 128"):
+    with pytest.raises(ConfigError, match="128"):
         GoodputFunction(PERF, GRAD, 128)(1, 1, 64, 0)
 
 

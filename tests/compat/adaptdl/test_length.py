@@ -1,4 +1,4 @@
-"""The length of a training loader is the number of batches that come, as long as the batch stays as it is."""
+"""The length of a training loader is the number of its batches, as long as the global batch stays as it is."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import swell.compat.adaptdl as adaptdl
-from swell.compat.adaptdl.torch.extent import Forecast
+from swell.compat.adaptdl.torch.loop_length import Forecast
 from swell.core.planning import plan_remainder
 from tests.compat.adaptdl.scenario import loader, mean_loss, open_run
 from tests.workers import run_processes
 
 
 def lengths(loading: dict[str, Any], epochs: int = 4) -> list[tuple[set[int], int]]:
-    """For each epoch: every length that was told before, during and after the loop, and the batches that came."""
+    """For each epoch: every length before, during and after the loop, and the number of batches."""
     torch.manual_seed(3)
     _, optimizer, wrapped = open_run()
     data = loader(45, batch_size=8, shuffle=True, **loading)
-    found = []
+    results = []
     for _ in adaptdl.torch.remaining_epochs_until(epochs):
-        told, came = {len(data)}, 0
+        values, batches = {len(data)}, 0
         for x, y, _ in data:
-            told.add(len(data))
+            values.add(len(data))
             optimizer.zero_grad()
             mean_loss(wrapped, x, y).backward()
             optimizer.step()
-            told.add(len(data))
-            came += 1
-        found.append((told | {len(data)}, came))
+            values.add(len(data))
+            batches += 1
+        results.append((values | {len(data)}, batches))
     adaptdl.close()
-    return found
+    return results
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("autoscale", [None, 32])
-def test_one_replica_is_told_how_many_batches_come_also_where_steps_are_cut_in_two(
+def test_the_length_is_the_number_of_batches_on_one_replica_also_if_steps_are_split(
     autoscale: int | None, drop_last: bool
 ) -> None:
-    found = lengths({"autoscale": autoscale, "drop_last": drop_last})
-    assert all(told == {came} for told, came in found), found
-    assert autoscale is None or found[0][1] > 45 // 8 + 1, "no step was cut in two, so this tests little"
+    results = lengths({"autoscale": autoscale, "drop_last": drop_last})
+    assert all(values == {batches} for values, batches in results), results
+    assert autoscale is None or results[0][1] > 45 // 8 + 1, "no step was split, so this tests little"
 
 
 @pytest.mark.distributed
-def test_each_replica_is_told_how_many_batches_it_gets() -> None:
-    for found in run_processes(2, lengths, {}):
-        assert all(told == {came} for told, came in found), found
+def test_the_length_is_the_number_of_batches_of_each_replica() -> None:
+    for results in run_processes(2, lengths, {}):
+        assert all(values == {batches} for values, batches in results), results
 
 
-def test_a_loop_that_was_left_early_has_what_is_left_of_it() -> None:
+def test_a_loop_that_was_left_early_has_the_rest_of_its_batches() -> None:
     _, optimizer, wrapped = open_run()
     data = loader(48, batch_size=8)
     for _ in adaptdl.torch.remaining_epochs_until(1):

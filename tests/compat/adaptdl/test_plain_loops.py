@@ -192,13 +192,13 @@ def test_two_models_train_from_one_loader_as_in_a_gan() -> None:
 @pytest.mark.parametrize("optimizer", [Adam, AdamW])
 def test_adam_is_measured_in_its_own_metric_by_default_and_keeps_its_moments(optimizer: Any) -> None:
     """AdaptDL C2 and C10: Adam got the noise of plain gradients, and lost its moments when the batch changed."""
-    _, made, wrapped = open_run(lambda m: optimizer(m.parameters(), lr=0.01))
+    _, adam, wrapped = open_run(lambda m: optimizer(m.parameters(), lr=0.01))
     data = loader(n=256, autoscale=64)
     for _ in adaptdl.torch.remaining_epochs_until(1):
-        train(wrapped, made, data)
-    learner = wrapped._learner
+        train(wrapped, adam, data)
+    learner = wrapped.learner
     assert learner.rule == rules.AdamScale() and learner.noise.metric.observations > 0
-    steps = {float(state["step"]) for state in made.state.values()}
+    steps = {float(state["step"]) for state in adam.state.values()}
     job = current_session().job
     assert job is not None and steps == {float(job.steps)}  # never set back
 
@@ -206,7 +206,7 @@ def test_adam_is_measured_in_its_own_metric_by_default_and_keeps_its_moments(opt
 def test_other_optimizers_get_the_rule_that_suits_them() -> None:
     _, optimizer, wrapped = open_run(lambda m: torch.optim.Adadelta(m.parameters()))
     train(wrapped, optimizer, loader())
-    assert wrapped._learner.rule == rules.auto("Adadelta")
+    assert wrapped.learner.rule == rules.auto("Adadelta")
 
 
 def test_the_optimizer_keeps_its_class_and_gets_its_own_step_back() -> None:
@@ -233,23 +233,23 @@ def test_schedulers_made_before_or_after_wrapping_work_without_a_warning(order: 
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05 / 4)
 
 
-def test_mistakes_are_told_in_the_users_words() -> None:
+def test_mistakes_are_refused_in_the_users_words() -> None:
     with pytest.raises(LoopError, match="init_process_group"):
         adaptdl.torch.AdaptiveDataParallel(make_model(), sgd(make_model()))
     model, optimizer, wrapped = open_run()
-    with pytest.raises(LoopError, match="once"):
+    with pytest.raises(LoopError, match="init_process_group"):
         adaptdl.torch.init_process_group("gloo")
     with pytest.raises(ValueError, match="name"):
         adaptdl.torch.AdaptiveDataParallel(make_model(), sgd(make_model()))
-    with pytest.raises(ValueError, match="GradScaler"):
+    with pytest.raises(ValueError, match="mp_scaler"):
         adaptdl.torch.AdaptiveDataParallel(make_model(), sgd(make_model()), None, "netD")
-    with pytest.raises(TypeError, match="unexpected"):
+    with pytest.raises(TypeError, match="devices"):
         adaptdl.torch.AdaptiveDataParallel(make_model(), sgd(make_model()), devices=[0])
     data = loader()
-    with pytest.raises(LoopError, match=r"optimizer.step\(\) was not called"):
+    with pytest.raises(LoopError, match=r"optimizer\.step"):
         for x, y, _ in data:
             mean_loss(wrapped, x, y).backward()
-    with pytest.raises(LoopError, match="without gradients"):
+    with pytest.raises(LoopError, match="gradients"):
         for _ in data:
             optimizer.step()
     with pytest.raises(LoopError, match="twice"):
@@ -268,7 +268,7 @@ def test_mistakes_are_told_in_the_users_words() -> None:
 def test_outside_an_adaptive_loader_the_optimizer_steps_plainly_and_says_so() -> None:
     model, optimizer, wrapped = open_run()
     points = Points(48)
-    with pytest.warns(UserWarning, match="outside a loop over an AdaptiveDataLoader"):
+    with pytest.warns(UserWarning, match="AdaptiveDataLoader"):
         for step in range(2):
             optimizer.zero_grad()
             mean_loss(wrapped, points.x[step * 8 : step * 8 + 8], points.y[step * 8 : step * 8 + 8]).backward()

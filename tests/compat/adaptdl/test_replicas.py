@@ -23,7 +23,7 @@ EPOCHS = 2
 
 
 def program(stop_at: tuple[int, str, int] | None, settings: dict[str, Any]) -> dict[str, Any]:
-    """A user's script: train, evaluate, count; rank 0 is asked to stop in the given loop after so many batches."""
+    """A user's script: train, evaluate, count; rank 0 is asked to stop at batch N of a loop."""
     torch.manual_seed(7)
     # A rule that asks for no moments: those of one replica and of three are not measured alike.
     model, optimizer, wrapped = open_run(scaling_rule=adaptdl.torch.scaling_rules.LinearScale())
@@ -34,7 +34,7 @@ def program(stop_at: tuple[int, str, int] | None, settings: dict[str, Any]) -> d
         data.autoscale_batch_size(**settings)
     rows: list[tuple[int, str, list[int]]] = []
     batches: list[int] = []
-    shown: list[tuple[float, float]] = []
+    readings: list[tuple[float, float]] = []
     code = None
     try:
         for epoch in adaptdl.torch.remaining_epochs_until(EPOCHS):
@@ -55,22 +55,22 @@ def program(stop_at: tuple[int, str, int] | None, settings: dict[str, Any]) -> d
                     stats["samples"] += len(y)
                     stats["sum"] += float(y.sum())
                 with stats.synchronized():
-                    shown.append((stats["samples"], stats["sum"]))
+                    readings.append((stats["samples"], stats["sum"]))
             scheduler.step()
     except SystemExit as ended:
         code = ended.code
-    lr, found = optimizer.param_groups[0]["lr"], weights(model)
+    lr, result = optimizer.param_groups[0]["lr"], weights(model)
     adaptdl.close()
-    return {"rows": rows, "code": code, "weights": found, "lr": lr, "shown": shown, "batches": batches}
+    return {"rows": rows, "code": code, "weights": result, "lr": lr, "readings": readings, "batches": batches}
 
 
 def samples(parts: list[list[dict[str, Any]]]) -> dict[tuple[int, str], list[int]]:
-    found: dict[tuple[int, str], list[int]] = {}
+    indices: dict[tuple[int, str], list[int]] = {}
     for part in parts:
         for replica in part:
             for epoch, name, index in replica["rows"]:
-                found.setdefault((epoch, name), []).extend(index)
-    return {key: sorted(value) for key, value in found.items()}
+                indices.setdefault((epoch, name), []).extend(index)
+    return {key: sorted(value) for key, value in indices.items()}
 
 
 @pytest.mark.distributed
@@ -86,8 +86,8 @@ def test_one_run_goes_on_over_restarts_with_other_numbers_of_replicas_in_the_mid
     for replica in parts[-1]:
         assert replica["code"] is None and replica["lr"] == pytest.approx(alone["lr"], rel=1e-12)
         assert largest_relative_error(replica["weights"], alone["weights"]) < 1e-9
-    blocks = {(n, round(total, 9)) for part in parts for n, total in part[0]["shown"]}
-    assert blocks == {(n, round(total, 9)) for n, total in alone["shown"]}
+    blocks = {(n, round(total, 9)) for part in parts for n, total in part[0]["readings"]}
+    assert blocks == {(n, round(total, 9)) for n, total in alone["readings"]}
 
 
 @pytest.mark.distributed
@@ -111,7 +111,7 @@ def golden_data() -> tuple[torch.Tensor, torch.Tensor]:
 def golden_run() -> dict[str, Any]:
     replicas = int(os.environ.get("WORLD_SIZE", "1"))
     x, y = golden_data()
-    # The original deals samples out in turn, swell in runs: put in this order, each replica gets what it got there.
+    # The original deals samples out in turn, swell in runs: in this order, each replica gets the same samples as there.
     order = torch.arange(32).reshape(4, 8 // replicas, replicas).transpose(1, 2).flatten()
     model = torch.nn.Linear(3, 1).double()
     with torch.no_grad():
@@ -128,7 +128,7 @@ def golden_run() -> dict[str, Any]:
             ((wrapped(inputs).squeeze(-1) - targets) ** 2).mean().backward()
             optimizer.step()
         scheduler.step()
-    found = {
+    figures = {
         "weights": [v for p in model.parameters() for v in p.detach().flatten().tolist()],
         "lr": optimizer.param_groups[0]["lr"],
         "gain": wrapped.gain,
@@ -137,25 +137,25 @@ def golden_run() -> dict[str, Any]:
         "var": wrapped.gns.var_avg(),
     }
     adaptdl.close()
-    return found
+    return figures
 
 
 def test_a_run_on_one_replica_gives_the_originals_numbers() -> None:
-    found, theirs = golden_run(), GOLDEN["runs"]["1"]
-    assert found["weights"] == pytest.approx(theirs["weights"], rel=1e-9)
-    assert (found["lr"], found["gain"], found["progress"]) == pytest.approx((theirs["lr"], 1.0, 12.0), rel=1e-12)
+    ours, theirs = golden_run(), GOLDEN["runs"]["1"]
+    assert ours["weights"] == pytest.approx(theirs["weights"], rel=1e-9)
+    assert (ours["lr"], ours["gain"], ours["progress"]) == pytest.approx((theirs["lr"], 1.0, 12.0), rel=1e-12)
 
 
 @pytest.mark.distributed
 def test_on_two_replicas_it_gives_what_the_original_gave_on_one() -> None:
     """AdaptDL C21: the first step on several replicas was taken for a larger batch."""
-    found, theirs = run_processes(2, golden_run)[0], GOLDEN["runs"]
+    ours, theirs = run_processes(2, golden_run)[0], GOLDEN["runs"]
     # The original took its first step for one of twice the batch, with a learning rate to match.
     assert theirs["2"]["progress"] > 12 and theirs["2"]["weights"] != pytest.approx(theirs["1"]["weights"], rel=1e-6)
-    assert found["weights"] == pytest.approx(theirs["1"]["weights"], rel=1e-9) and found["progress"] == 12
+    assert ours["weights"] == pytest.approx(theirs["1"]["weights"], rel=1e-9) and ours["progress"] == 12
     signal, noise = moments_by_hand()
-    assert found["sqr"] == pytest.approx(sum(signal) / 12, rel=0.01)
-    assert found["var"] == pytest.approx(sum(noise) / 12, rel=0.05)
+    assert ours["sqr"] == pytest.approx(sum(signal) / 12, rel=0.01)
+    assert ours["var"] == pytest.approx(sum(noise) / 12, rel=0.05)
     assert theirs["2"]["sqr"] == pytest.approx((sum(signal) + signal[0]) / 13, rel=0.01)  # the first counted twice
 
 

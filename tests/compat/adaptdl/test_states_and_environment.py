@@ -56,16 +56,16 @@ def test_names_are_unique_and_nothing_is_saved_before_there_is_something() -> No
     Counter()
     with pytest.raises(ValueError, match="counter"):
         Counter()
-    with pytest.raises(LoopError, match="before training began"):
+    with pytest.raises(LoopError, match="save_all_states"):
         adaptdl.checkpoint.save_all_states()
 
 
 def test_one_state_can_be_written_to_a_folder_of_its_own(tmp_path: Path) -> None:
     counter = Counter()
     counter.value = 5
-    adaptdl.checkpoint.save_state(counter, tmp_path / "there")
-    assert pickle.loads((tmp_path / "there" / "counter").read_bytes()) == 5 and counter.synced == 1
-    with pytest.raises(ConfigError, match="slashes"):
+    adaptdl.checkpoint.save_state(counter, tmp_path / "states")
+    assert pickle.loads((tmp_path / "states" / "counter").read_bytes()) == 5 and counter.synced == 1
+    with pytest.raises(ConfigError, match="a/b"):
         adaptdl.checkpoint.save_state(Counter("a/b"), tmp_path)
 
 
@@ -74,7 +74,7 @@ def test_values_are_reduced_and_broadcast_but_never_code() -> None:
     assert adaptdl.collective.allreduce_async(3).result() == 3
     assert adaptdl.collective.broadcast([1, torch.ones(1)])[0] == 1
     adaptdl.collective.initialize()
-    with pytest.raises(CheckpointError, match="cannot hold"):
+    with pytest.raises(CheckpointError):
         adaptdl.collective.broadcast(Counter)
     adaptdl.collective.teardown()
 
@@ -94,14 +94,14 @@ def test_variables_are_read_when_they_are_asked_for(monkeypatch: pytest.MonkeyPa
     assert env.num_nodes() == 1, "eight replicas are not eight machines"
     assert (env.job_id(), env.from_ray()) == ("ns/name", True)
     monkeypatch.setenv("ADAPTDL_NUM_REPLICAS", "many")
-    with pytest.raises(ConfigError, match="ADAPTDL_NUM_REPLICAS is 'many'"):
+    with pytest.raises(ConfigError, match="ADAPTDL_NUM_REPLICAS"):
         env.num_replicas()
 
 
 def test_addresses_are_understood_with_ipv6_and_nonsense_is_not() -> None:
     assert address_of("tcp://10.0.0.1:47000") == ("10.0.0.1", 47000)
     assert address_of("tcp://[::1]:47000") == ("::1", 47000)
-    with pytest.raises(ConfigError, match="tcp://host:port"):
+    with pytest.raises(ConfigError, match="init_method"):
         address_of("file:///tmp/x")
 
 
@@ -125,9 +125,9 @@ def test_importing_changes_no_signal_and_no_logging() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_unknown_names_are_told() -> None:
+def test_unknown_names_are_refused() -> None:
     missing: Any = "torchx"
-    with pytest.raises(AttributeError, match="it offers"):
+    with pytest.raises(AttributeError, match="torchx"):
         getattr(adaptdl, missing)
 
 

@@ -1,8 +1,8 @@
 """AdaptDL's interface on swell: ``import swell.compat.adaptdl as adaptdl``.
 
-The user's loop stays as it was: ``loss.backward()``, ``optimizer.step()``, ``optimizer.zero_grad()``. Behind it one
-:class:`swell.Job` decides the batch, exchanges gradients, scales the learning rate and saves; docs/migrating/adaptdl.md
-has what differs from the original and why. Nothing happens at import.
+The user's loop stays as it is: ``loss.backward()``, ``optimizer.step()``, ``optimizer.zero_grad()``. Behind it one
+:class:`swell.Job` chooses the batch, exchanges gradients, scales the learning rate and saves. docs/migrating/adaptdl.md
+lists what differs from the original and why. Nothing happens at import.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; expected one of {', '.join(__all__)}.")
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""State of the user's own in the job's checkpoints: a name, how to save it, how to load it."""
+"""The user's own states in the job's checkpoints: a name, how to save, how to load."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from swell.compat.adaptdl.members import Kept
+from swell.compat.adaptdl.members import NamedState
 from swell.compat.adaptdl.session import current_session
 from swell.errors import ConfigError, LoopError
 
 
 class State:
-    """Something to keep: override ``save`` and ``load``, and ``sync`` where replicas must first come together.
+    """A state to save: override ``save`` and ``load``, and ``sync`` if replicas must exchange values before a save.
 
-    States are part of the job's own checkpoints, written whole and checksummed together with model, optimizer and the
-    position in the data, as often as the job saves. ``name`` must be free; creating a State takes it.
+    States are part of the job's own checkpoints, which also hold model, optimizer and the position in the data and are
+    written whole and checksummed. ``name`` must be unique.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        current_session().states.add(Kept(name, lambda: self.sync(), self._capture, self._restore))
+        current_session().states.add(NamedState(name, lambda: self.sync(), self._capture, self._restore))
 
     def save(self, fileobj: BinaryIO) -> None:
         """Write the state."""
@@ -33,29 +33,27 @@ class State:
         """Called on every replica before a save."""
 
     def _capture(self) -> Any:
-        """The state as plain values; what ``save`` writes, as bytes."""
-        written = io.BytesIO()
-        self.save(written)
-        return written.getvalue()
+        file = io.BytesIO()
+        self.save(file)
+        return file.getvalue()
 
     def _restore(self, saved: Any) -> None:
-        """Go on from what ``_capture`` gave."""
         self.load(io.BytesIO(saved))
 
 
 def save_all_states() -> None:
-    """Save a checkpoint of everything now; every replica calls it. As often as you like: the original could once."""
+    """Save a checkpoint of everything now; every replica calls it, as often as you like."""
     session = current_session()
     if session.job is None:
         raise LoopError(
-            "adaptdl.checkpoint.save_all_states was called before training began, when there is nothing to save. Call "
-            "it inside the loop over the training AdaptiveDataLoader, or after it."
+            "adaptdl.checkpoint.save_all_states was called before training began; expected a run with something to "
+            "save. Call it inside the loop over the training AdaptiveDataLoader, or after it."
         )
     session.save()
 
 
 def save_state(state: State, checkpoint_dir: str | Path, sync: bool = True) -> None:
-    """Write one state to ``checkpoint_dir/<name>``; rank 0 writes, whole or not at all."""
+    """Write one state to the file ``checkpoint_dir/<name>``, whole or not at all; only rank 0 writes."""
     if sync:
         state.sync()
     if current_session().collective.rank != 0:
@@ -63,15 +61,15 @@ def save_state(state: State, checkpoint_dir: str | Path, sync: bool = True) -> N
     folder = Path(checkpoint_dir)
     folder.mkdir(parents=True, exist_ok=True)
     if Path(state.name).name != state.name:
-        raise ConfigError(f"a state named {state.name!r} cannot be a file; give it a name without slashes.")
-    aside = folder / f".{state.name}.writing"
-    with aside.open("wb") as file:
+        raise ConfigError(f"name is {state.name!r}; expected one without slashes, for a file. Choose another name.")
+    draft = folder / f".{state.name}.writing"
+    with draft.open("wb") as file:
         state.save(file)
         file.flush()
         os.fsync(file.fileno())
-    aside.replace(folder / state.name)
+    draft.replace(folder / state.name)
 
 
 def load_state(state: State) -> bool:
-    """Load a state from the newest complete checkpoint; False where there is none, or none of this name."""
+    """Load a state from the newest complete checkpoint; False if there is none, or none with this name."""
     return current_session().states.load(state.name)

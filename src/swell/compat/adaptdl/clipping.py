@@ -1,9 +1,9 @@
-"""Gradient clipping in the user's loop, done when the gradient of all replicas is there.
+"""Gradient clipping in the user's loop, done once the gradient of all replicas is complete.
 
-A script clips between ``loss.backward()`` and ``optimizer.step()``. There each replica holds its own batch's gradient,
-and while gradients accumulate only a part of that. So ``torch.nn.utils.clip_grad_norm_`` and ``clip_grad_value_`` are
-replaced while a wrapped optimizer lives: for its parameters they note what is asked for, for all others they do what
-they did. What was noted is done by the optimizer's own step, on every replica alike.
+A script clips between ``loss.backward()`` and ``optimizer.step()``. There each replica holds the gradient of its own
+batch, and only a part of that while gradients accumulate. So ``torch.nn.utils.clip_grad_norm_`` and
+``clip_grad_value_`` are replaced while a wrapped optimizer lives. For its parameters they record the request, which the
+optimizer's own step then carries out on every replica. For all other parameters they clip at once.
 """
 
 from __future__ import annotations
@@ -23,53 +23,53 @@ _PLAIN = {"clip_grad_norm_": clip_grad_norm_, "clip_grad_value_": clip_grad_valu
 
 
 class Clipping:
-    """What the user asked to be clipped of one optimizer's gradients."""
+    """The user's requests to clip one optimizer's gradients."""
 
     def __init__(self, optimizer: Optimizer, inside: Callable[[], bool]) -> None:
         self._optimizer, self._inside = optimizer, inside
-        self._asked: list[Callable[[], None]] = []
+        self._requests: list[Callable[[], None]] = []
         self._hook = optimizer.register_step_pre_hook(self._clip)
         _watch(self)
 
     def owned(self, parameters: list[Tensor]) -> list[Tensor]:
-        """Those of the parameters that are this optimizer's; none while it steps, when clipping is meant now."""
+        """The parameters of this optimizer among these; none while it steps, when clipping is done at once."""
         if self._inside():
             return []
-        mine = {parameter for group in self._optimizer.param_groups for parameter in group["params"]}
-        return [parameter for parameter in parameters if parameter in mine]
+        own = {parameter for group in self._optimizer.param_groups for parameter in group["params"]}
+        return [parameter for parameter in parameters if parameter in own]
 
     def norm(self, parameters: list[Tensor], max_norm: float, *args: Any, **kwargs: Any) -> Tensor:
-        """Clip by norm with the step; the norm of the gradients at hand, which becomes that of the whole gradient."""
-        kind = args[0] if args else kwargs.get("norm_type", 2.0)
-        shown = get_total_norm([p.grad for p in parameters if p.grad is not None], kind)
-        waiting = [shown]
+        """Clip by norm in the step; returns the norm of the present gradients, later that of the whole gradient."""
+        norm_type = args[0] if args else kwargs.get("norm_type", 2.0)
+        norm = get_total_norm([p.grad for p in parameters if p.grad is not None], norm_type)
+        results = [norm]
 
         def clip() -> None:
             whole = clip_grad_norm_(parameters, max_norm, *args, **kwargs)
-            if waiting:  # it may be done again, in a step of which this replica gets no batch
-                waiting.pop().copy_(whole)
+            if results:  # only the first time: a later step may repeat the request
+                results.pop().copy_(whole)
 
-        self._asked.append(clip)
-        return shown
+        self._requests.append(clip)
+        return norm
 
     def value(self, parameters: list[Tensor], clip_value: float, **kwargs: Any) -> None:
-        """Clip each element with the step."""
-        self._asked.append(lambda: clip_grad_value_(parameters, clip_value, **kwargs))
+        """Clip each element in the step."""
+        self._requests.append(lambda: clip_grad_value_(parameters, clip_value, **kwargs))
 
     def begin(self) -> None:
-        """Another batch is out: what was asked for the last one is done, or its gradients were only a part.
+        """Another batch begins: drop the requests for the last one.
 
-        A replica that gets no batch of a step still does what it did last, as the others do.
+        A replica without a batch in a step repeats its latest requests, because the others clip in that step.
         """
-        self._asked = []
+        self._requests = []
 
     @torch.no_grad()
     def _clip(self, *_: Any) -> None:
-        for clip in self._asked:
+        for clip in self._requests:
             clip()
 
     def give_back(self) -> None:
-        """Leave the optimizer, and torch's functions if nobody else needs them replaced."""
+        """Remove the hook, and restore torch's functions unless another optimizer needs them replaced."""
         self._hook.remove()
         _unwatch(self)
 
@@ -93,38 +93,39 @@ def _unwatch(clipping: Clipping) -> None:
 
 
 def _swap(name: str, old: Callable[..., Any], new: Callable[..., Any]) -> None:
-    """Wherever a module holds the function by its name: the user's script may have imported it."""
+    """Replace the function in every module that holds it by its name: the user's script may have imported it."""
     for module in list(sys.modules.values()):
         if module is not sys.modules[__name__] and getattr(module, "__dict__", {}).get(name) is old:
             setattr(module, name, new)
 
 
 def _owner(parameters: list[Tensor]) -> tuple[Clipping | None, list[Tensor]]:
-    """Whose gradients are meant, and which parameters of it; nobody's where they are no wrapped optimizer's."""
+    """The wrapped optimizer that owns the parameters, and its part of them; None and all of them without one."""
     for clipping in _active:
         owned = clipping.owned(parameters)
         others = {p for p in parameters if p.grad is not None}.difference(owned)
         if owned and others:
             raise ConfigError(
-                f"of the parameters to clip {len(owned)} are one optimizer's, {len(others)} others have gradients too: "
-                f"those are not whole at the same time. Clip the parameters of each optimizer by themselves."
+                f"parameters are {len(owned)} of one optimizer and {len(others)} others with gradients; expected those "
+                f"of one optimizer, because gradients of two are not complete at the same time. Clip the parameters of "
+                f"each optimizer separately."
             )
         if owned:
             return clipping, owned
     return None, parameters
 
 
-def _listed(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+def _as_list(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
     return [parameters] if isinstance(parameters, Tensor) else list(parameters)
 
 
 def _clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, *args: Any, **kwargs: Any) -> Tensor:
-    owner, owned = _owner(_listed(parameters))
+    owner, owned = _owner(_as_list(parameters))
     return (clip_grad_norm_ if owner is None else owner.norm)(owned, max_norm, *args, **kwargs)
 
 
 def _clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
-    owner, owned = _owner(_listed(parameters))
+    owner, owned = _owner(_as_list(parameters))
     return (clip_grad_value_ if owner is None else owner.value)(owned, clip_value, foreach=foreach)
 
 

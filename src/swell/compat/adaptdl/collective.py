@@ -1,7 +1,7 @@
-"""Small values agreed between replicas: allreduce and broadcast of plain Python objects.
+"""Small values that replicas exchange: allreduce and broadcast of plain Python objects.
 
-The original sent pickles to an open port, so whoever reached it could run code in the job. Here values travel over the
-process group as text and bytes, and are made of plain kinds only: numbers, text, containers, tensors, numpy arrays.
+The original sent pickles to an open port, so anyone who reached it could run code in the job. Here values travel over
+the process group as text and bytes. They are plain values only: numbers, text, containers, tensors, numpy arrays.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ def initialize(
     replica_rank: int | None = None,
     num_replicas: int | None = None,
 ) -> None:
-    """Join the others; ``adaptdl.torch.init_process_group`` does this too, so call one of them. Over gloo."""
+    """Join the other replicas over gloo; ``adaptdl.torch.init_process_group`` does this too, so call one of them."""
     open_session("gloo", address=master_addr, port=master_port, rank=replica_rank, size=num_replicas)
 
 
 def allreduce(value: Value, reduce_fn: Callable[[Any, Any], Any] = operator.add) -> Value:
-    """Every replica's value, folded in rank order; every replica calls it, and all get the same."""
+    """The values of all replicas, reduced in rank order; every replica calls it and gets the same result."""
     return reduce(reduce_fn, gather_values(current_session().collective, value))
 
 
 class Reduction(Generic[Value]):
-    """A result that is there; ``result()`` gives it."""
+    """A reduction that is done; ``result()`` returns its value."""
 
     def __init__(self, value: Value) -> None:
         self._value = value
@@ -45,7 +45,7 @@ class Reduction(Generic[Value]):
 
 
 def allreduce_async(value: Value, reduce_fn: Callable[[Any, Any], Any] = operator.add) -> Reduction[Value]:
-    """As :func:`allreduce`, with the original's way to ask for the result; the exchange itself is done at once."""
+    """As :func:`allreduce`, with the original's way to get the result; the exchange is done at once."""
     return Reduction(allreduce(value, reduce_fn))
 
 
@@ -55,5 +55,5 @@ def broadcast(value: Value) -> Value:
 
 
 def teardown() -> None:
-    """End the session, so that another can be opened in this process; the original could not."""
+    """End the session; unlike in the original, the process may open another one."""
     close()

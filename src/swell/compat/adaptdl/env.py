@@ -1,4 +1,4 @@
-"""The ADAPTDL_* variables, each read when it is asked for; where one is not set, what the running session knows."""
+"""The ADAPTDL_* variables, each read when its function is called; without the variable, the session's value."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from swell.runtime.environment import read_environment
 
 
 def checkpoint_path() -> str | None:
-    """The folder checkpoints are kept in, ADAPTDL_CHECKPOINT_PATH; None to keep none.
+    """The folder of the checkpoints, ADAPTDL_CHECKPOINT_PATH; None to keep none.
 
-    Under ``swell run`` it is the run's folder unless the variable says otherwise.
+    Under ``swell run`` it is the run's folder unless the variable is set.
     """
     return read_adaptdl_environment().checkpoint_path or read_environment().swell_run_dir
 
 
 def share_path() -> str | None:
-    """A folder all jobs share, ADAPTDL_SHARE_PATH."""
+    """A folder that all jobs share, ADAPTDL_SHARE_PATH."""
     return read_adaptdl_environment().share_path
 
 
@@ -26,44 +26,44 @@ def job_id() -> str | None:
 
 
 def master_addr() -> str:
-    """Where rank 0 listens, ADAPTDL_MASTER_ADDR; "0.0.0.0" unless set."""
+    """The address of rank 0, ADAPTDL_MASTER_ADDR; "0.0.0.0" unless set."""
     return read_adaptdl_environment().master_addr or "0.0.0.0"
 
 
 def master_port() -> int:
-    """The port rank 0 listens on, ADAPTDL_MASTER_PORT; 0 unless set."""
+    """The port of rank 0, ADAPTDL_MASTER_PORT; 0 unless set."""
     return read_adaptdl_environment().master_port or 0
 
 
 def replica_rank() -> int:
     """This replica's number: ADAPTDL_REPLICA_RANK, else the session's, else torchrun's, else 0."""
-    said = read_adaptdl_environment().replica_rank
-    if said is not None:
-        return said
+    rank = read_adaptdl_environment().replica_rank
+    if rank is not None:
+        return rank
     return current_session().collective.rank if current_session().opened else read_environment().rank or 0
 
 
 def num_replicas() -> int:
-    """How many replicas there are: ADAPTDL_NUM_REPLICAS, else the session's number, else torchrun's, else 1."""
-    said = read_adaptdl_environment().num_replicas
-    if said is not None:
-        return said
+    """The number of replicas: ADAPTDL_NUM_REPLICAS, else the session's, else torchrun's, else 1."""
+    replicas = read_adaptdl_environment().num_replicas
+    if replicas is not None:
+        return replicas
     return current_session().collective.size if current_session().opened else read_environment().world_size or 1
 
 
 def num_nodes() -> int:
-    """Machines, ADAPTDL_NUM_NODES; what the launcher said unless set, and 1 where it said nothing.
+    """The number of machines: ADAPTDL_NUM_NODES, else the launcher's, else 1.
 
-    The original took every replica for a machine of its own, so that eight devices in one box looked like eight boxes.
+    The original counted every replica as a machine, so that eight devices in one machine looked like eight machines.
     """
-    said = read_adaptdl_environment().num_nodes
-    return said if said is not None else read_environment().nodes
+    nodes = read_adaptdl_environment().num_nodes
+    return nodes if nodes is not None else read_environment().nodes
 
 
 def num_restarts() -> int:
-    """How often the job was restarted: ADAPTDL_NUM_RESTARTS, else torchrun's count, else 0."""
-    said = read_adaptdl_environment().num_restarts
-    return said if said is not None else read_environment().restart_count or 0
+    """The number of restarts of the job: ADAPTDL_NUM_RESTARTS, else torchrun's, else 0."""
+    restarts = read_adaptdl_environment().num_restarts
+    return restarts if restarts is not None else read_environment().restart_count or 0
 
 
 def adaptdl_sched_version() -> str | None:

@@ -1,7 +1,7 @@
-"""AdaptDL's goodput model by its names, on swell's step-time law, efficiency and candidates; numbers or arrays.
+"""AdaptDL's goodput model, on swell's step-time law, efficiency and candidates; for numbers and arrays.
 
-What AdaptDL calls ``atomic_bsz`` is swell's micro-batch, ``accum_steps`` its accumulation less one, and ``var`` the
-variance of a mean gradient over the initial batch.
+AdaptDL's ``atomic_bsz`` is swell's micro-batch, its ``accum_steps`` is swell's accumulation less one, and its ``var``
+is the variance of a mean gradient over the initial batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Numbers = Any  # a number, or an array of them
 
 
 class PerfParams(NamedTuple):
-    """The constants of the step-time law, in seconds; c for computing, n between nodes, r within one."""
+    """The constants of the step-time law, in seconds: c for computing, n between nodes, r within a node."""
 
     alpha_c: float
     beta_c: float
@@ -40,7 +40,7 @@ class GradParams(NamedTuple):
 
 
 class GoodputFunction:
-    """Progress per second of any layout, and the layout with most of it.
+    """The progress per second of any layout, and the best layout.
 
     >>> fun = GoodputFunction(PerfParams(0.1, 0.01, 0.5, 0.1, 0.2, 0.05, 1.2), GradParams(0.001, 0.01), 128)
     >>> goodput, atomic_bsz, accum_steps = fun.optimize(1, 3, max_batch_size=1000, atomic_bsz_range=(32, 256))
@@ -63,24 +63,24 @@ class GoodputFunction:
         return self.evaluate(num_nodes, num_replicas, atomic_bsz, accum_steps)
 
     def evaluate(self, num_nodes: Numbers, num_replicas: Numbers, atomic_bsz: Numbers, accum_steps: Numbers) -> Any:
-        """Samples a second, each counted by its worth; ``ConfigError`` for batches below the initial one."""
+        """Samples per second times efficiency; ``ConfigError`` for batches below the initial one."""
         batch = _batch(num_replicas, atomic_bsz, accum_steps)
         if np.any(batch < self.init_batch_size):
             raise ConfigError(
-                f"a global batch of {batch.min():g} is below the initial {self.init_batch_size}, for which the "
-                f"gradient was measured. Ask for {self.init_batch_size} or more."
+                f"the global batch is {batch.min():g}; expected the initial {self.init_batch_size}, for which the "
+                f"gradient was measured, or more. Raise num_replicas, atomic_bsz or accum_steps."
             )
         return self._goodput(batch, self._seconds(num_nodes, num_replicas, atomic_bsz, accum_steps))[()]
 
     def throughput(self, num_nodes: Numbers, num_replicas: Numbers, atomic_bsz: Numbers, accum_steps: Numbers) -> Any:
-        """Samples a second."""
+        """Samples per second."""
         seconds = self._seconds(num_nodes, num_replicas, atomic_bsz, accum_steps)
         return (_batch(num_replicas, atomic_bsz, accum_steps) / seconds)[()]
 
     def efficiency(self, batch_size: Numbers) -> Any:
-        """What a sample is worth at ``batch_size``, next to one at the initial batch."""
+        """The progress of a sample at ``batch_size``, relative to one at the initial batch."""
         batch = np.asarray(batch_size, float)
-        return self._goodput(batch, batch)[()]  # in the time of one sample each, goodput is efficiency
+        return self._goodput(batch, batch)[()]  # at one sample per second, goodput is efficiency
 
     def optimize(
         self,
@@ -92,33 +92,33 @@ class GoodputFunction:
     ) -> tuple[Any, Any, Any]:
         """Goodput, atomic batch and accumulation steps of the best layout, for each number of nodes and replicas.
 
-        Bounds are hard: no global batch is above ``max_batch_size`` and no atomic one outside its range. Where only
-        uneven shares keep them, ``atomic_bsz`` is the largest of these; where nothing does, ``PlanError`` says what to
-        change. Without accumulation one replica keeps the initial batch.
+        Bounds are hard: no global batch is above ``max_batch_size``, and no atomic batch is outside its range. If only
+        uneven shares fit, ``atomic_bsz`` is the largest of them; if nothing fits, ``PlanError`` says what to change.
+        Without accumulation, one replica keeps the initial batch.
         """
         nodes, replicas = np.broadcast_arrays(num_nodes, num_replicas)
         low, high = atomic_bsz_range or (None, None)
-        most = max_batch_size if max_batch_size is not None else self.init_batch_size
-        found = [
-            self._best(int(n), int(r), int(most), (low or 1, high or int(most)), accumulation)
+        max_batch = int(max_batch_size if max_batch_size is not None else self.init_batch_size)
+        layouts = [
+            self._best(int(n), int(r), max_batch, (low or 1, high or max_batch), accumulation)
             for n, r in zip(nodes.ravel(), replicas.ravel(), strict=True)
         ]
-        values, atomic, steps = (np.array(column).reshape(nodes.shape)[()] for column in zip(*found, strict=True))
+        values, atomic, steps = (np.array(column).reshape(nodes.shape)[()] for column in zip(*layouts, strict=True))
         return values, atomic, steps
 
     def _best(
-        self, nodes: int, replicas: int, most: int, bounds: tuple[int, int], accumulation: bool
+        self, nodes: int, replicas: int, max_batch: int, bounds: tuple[int, int], accumulation: bool
     ) -> tuple[float, int, int]:
         if not accumulation:
-            most = self.init_batch_size if replicas == 1 else min(most, replicas * bounds[1])
-        tried = core.candidates(replicas=replicas, base=self.init_batch_size, max_batch=most, micro=bounds)
-        usable = np.ones(len(tried), bool) if accumulation else tried.accumulation == 1
-        equal = usable & (replicas * tried.micro_batch * tried.accumulation == tried.global_batch)
-        chosen = np.flatnonzero(equal if np.any(equal) else usable)
-        micro, steps = tried.micro_batch[chosen], tried.accumulation[chosen] - 1
-        values = self._goodput(tried.global_batch[chosen], self._seconds(nodes, replicas, micro, steps))
-        top = core.best(values)
-        return float(values[top]), int(micro[top]), int(steps[top])
+            max_batch = self.init_batch_size if replicas == 1 else min(max_batch, replicas * bounds[1])
+        layouts = core.candidates(replicas=replicas, base=self.init_batch_size, max_batch=max_batch, micro=bounds)
+        usable = np.ones(len(layouts), bool) if accumulation else layouts.accumulation == 1
+        equal = usable & (replicas * layouts.micro_batch * layouts.accumulation == layouts.global_batch)
+        rows = np.flatnonzero(equal if np.any(equal) else usable)
+        micro, steps = layouts.micro_batch[rows], layouts.accumulation[rows] - 1
+        values = self._goodput(layouts.global_batch[rows], self._seconds(nodes, replicas, micro, steps))
+        best = core.best(values)
+        return float(values[best]), int(micro[best]), int(steps[best])
 
     def _goodput(self, batch: np.ndarray, seconds: np.ndarray) -> np.ndarray:
         return core.goodput(batch, seconds, self.init_batch_size, self._noise_scale)
@@ -132,9 +132,9 @@ class GoodputFunction:
 def fit_perf_params(
     nodes: Numbers, replicas: Numbers, atomic_bsz: Numbers, accum_step_time: Numbers, optim_step_time: Numbers
 ) -> PerfParams:
-    """The constants that fit measured steps: computing alone, and computing with exchange and update, in seconds.
+    """The constants that fit measured times in seconds: of computing alone, and of a step with exchange and update.
 
-    By :func:`swell.core.throughput.fit`, whose constant for the update is counted with that of computing.
+    It uses :func:`swell.core.throughput.fit`, and adds that law's constant for the update to the one for computing.
     """
     columns = np.broadcast_arrays(
         *(np.atleast_1d(np.asarray(x, float)) for x in (nodes, replicas, atomic_bsz, accum_step_time, optim_step_time))

@@ -1,4 +1,4 @@
-"""The older trainer's bounds: which local batches may run on how many replicas."""
+"""The older trainer's bounds: which local batches are possible on how many replicas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swell.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class LocalBatch:
-    """A batch tuned for, and bounds on the global and the local batch; with neither bound the batch is not elastic.
+    """The batch that the user tuned for, with bounds on the global and the local batch; without any it is fixed.
 
     >>> LocalBatch(16, 80, None).range_on(8)
     (1, 10)
@@ -25,31 +25,31 @@ class LocalBatch:
 
     def __post_init__(self) -> None:
         whole_number(self.batch_size, name="batch_size")
-        if self.max_batch_size is not None and whole_number(self.max_batch_size, name="max_batch_size") < 1:
-            raise ConfigError(f"max_batch_size is {self.max_batch_size}; expected 1 or more.")
+        if self.max_batch_size is not None:
+            whole_number(self.max_batch_size, name="max_batch_size")
         if self.bounds is None:
             return
         if not isinstance(self.bounds, (tuple, list)) or len(self.bounds) != 2:
-            raise ConfigError(f"local_bsz_bounds={self.bounds!r}; expected (lower, upper).")
+            raise ConfigError(f"local_bsz_bounds is {self.bounds!r}; expected (smallest, largest). Give both.")
         low, high = (whole_number(bound, name="local_bsz_bounds") for bound in self.bounds)
         if low > high:
-            raise ConfigError(f"local_bsz_bounds={low, high} cross; expected (lower, upper). Swap them.")
+            raise ConfigError(f"local_bsz_bounds is {low, high}; expected (smallest, largest). Swap them.")
 
     @property
     def elastic(self) -> bool:
-        """Whether a bound was given, which lets the batch change."""
+        """Whether there is a bound, which lets the batch change."""
         return self.max_batch_size is not None or self.bounds is not None
 
     def range_on(self, replicas: int) -> tuple[int, int]:
-        """The smallest and largest local batch on ``replicas`` replicas; ``PlanError`` where none may run there."""
+        """The smallest and largest local batch on ``replicas`` replicas; ``PlanError`` if there is none."""
         low, high = self.bounds or (1, None)
         if self.max_batch_size is not None:
             batch_bounds(replicas, max_batch=self.max_batch_size, min_micro=low)
-            most = self.max_batch_size // replicas
-            high = most if high is None else min(high, most)
+            share = self.max_batch_size // replicas
+            high = share if high is None else min(high, share)
         return low, high if high is not None else self.batch_size
 
     def near(self, global_batch: int, replicas: int) -> int:
-        """The local batch, equal on all replicas, that comes nearest to a global one from above, within the bounds."""
+        """The smallest local batch, equal on all replicas, that makes up a global batch; within the bounds."""
         low, high = self.range_on(replicas) if self.elastic else (1, global_batch)
         return min(max(-(-global_batch // replicas), low), high)

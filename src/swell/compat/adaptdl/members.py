@@ -1,4 +1,4 @@
-"""What a session asks of the objects that a script makes: models, loaders, sums and states."""
+"""What a session requires of the objects that a script makes: models, loaders, accumulators and states."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Model(Protocol):
     clipping: Clipping
 
     def hand_over(self, job: Job) -> None:
-        """Put model and optimizer under the job's care."""
+        """Give the model and the optimizer to the job."""
         ...
 
     def unpatched(self) -> AbstractContextManager[None]:
-        """While the body runs, the optimizer's step is its own."""
+        """While the body runs, ``optimizer.step`` is the optimizer's own."""
         ...
 
 
@@ -43,7 +43,7 @@ class Loader(Protocol):
         ...
 
     def job_settings(self) -> dict[str, Any]:
-        """What a job that trains with this loader is made with."""
+        """The arguments of a job that trains with this loader."""
         ...
 
     def hand_over(self, job: Job) -> None:
@@ -51,22 +51,22 @@ class Loader(Protocol):
         ...
 
 
-class Sums(Protocol):
-    """An accumulator: values that are summed over replicas now and then."""
+class Accumulator(Protocol):
+    """Values that are added on each replica, and summed over the replicas now and then."""
 
-    epoch: int | None  # the epoch in which it was made; None outside
+    epoch: int | None  # the epoch in which it was created; None outside an epoch
 
     @property
     def name(self) -> str:
-        """What it is called in checkpoints and between replicas."""
+        """Its name in checkpoints and between replicas."""
         ...
 
     def settle(self, *, keep: bool) -> None:
-        """The step under way was committed, or has to be done again."""
+        """The step or batch under way has ended: count what it added, or drop it because its samples come again."""
         ...
 
     def unmerged(self) -> dict[Any, Any]:
-        """What was added here and is not summed over replicas yet."""
+        """What was added on this replica and is not in the sums over all replicas."""
         ...
 
     def merge(self, values: dict[Any, Any]) -> None:
@@ -74,7 +74,7 @@ class Sums(Protocol):
         ...
 
     def forget(self) -> None:
-        """Drop what was added here, because the sums over all replicas hold it."""
+        """Drop what was added on this replica, because the sums over all replicas hold it."""
         ...
 
     def end_epoch(self) -> None:
@@ -83,10 +83,10 @@ class Sums(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Something that checkpoints hold under a name."""
+class NamedState:
+    """A state that checkpoints hold under a name."""
 
     name: str
-    sync: Callable[[], None]  # brings the replicas' parts together; every replica calls it before a save
+    sync: Callable[[], None]  # combines what the replicas hold; every replica calls it before a save
     capture: Callable[[], Any]  # the state as plain values
     restore: Callable[[Any], None]

@@ -1,4 +1,4 @@
-"""Opening a session, by arguments, environment or launcher, and closing it."""
+"""Open a session by arguments, environment or launcher, and close it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def open_session(
     rank: int | None = None,
     size: int | None = None,
 ) -> Session:
-    """Join the world this process belongs to: by arguments, ``swell run``, ADAPTDL_* variables, torchrun, or alone."""
+    """Join the world of this process: by arguments, ``swell run``, ADAPTDL_* variables or torchrun; else alone."""
     session = current_session()
     if session.opened:
         raise LoopError(
-            "the process group was initialized already. Call adaptdl.torch.init_process_group once; adaptdl.close() "
-            "ends it."
+            "adaptdl.torch.init_process_group was called a second time; expected one call. Call it once, or "
+            "adaptdl.close() before the second."
         )
     adaptdl, launcher = read_adaptdl_environment(), read_environment()
     explicit = rank is not None or size is not None or address is not None
@@ -55,7 +55,7 @@ def open_session(
 
 
 def _shared_state(world: World, folder: Path) -> dict[str, Any] | None:
-    """What rank 0 finds in the newest complete checkpoint, on every replica; a newcomer reads it by itself."""
+    """The session's state in the newest complete checkpoint, from rank 0; a newcomer reads it by itself."""
     if not world.joined:
         return _saved_state(folder)
     collective = world.collective
@@ -63,7 +63,7 @@ def _shared_state(world: World, folder: Path) -> dict[str, Any] | None:
 
 
 def _saved_state(folder: Path) -> dict[str, Any] | None:
-    store = Store(folder, on_warning=lambda message: None)  # the job reads the same one and warns
+    store = Store(folder, on_warning=lambda message: None)  # the job reads the same checkpoint and warns
     for checkpoint in reversed(store.all()):
         try:
             return store.load(checkpoint, parts=["registered"])["registered"].get(PART)
@@ -73,22 +73,22 @@ def _saved_state(folder: Path) -> dict[str, Any] | None:
 
 
 def close() -> None:
-    """End the session; another may be opened in the same process."""
+    """End the session; the process may open another one."""
     atexit.unregister(_at_exit)
     end_session()
 
 
 def _at_exit() -> None:
-    if getattr(sys, "last_value", None) is None:  # otherwise the others do not know that this one leaves
+    if getattr(sys, "last_value", None) is None:  # after an error the other replicas do not know that this one leaves
         close()
 
 
 def address_of(init_method: str) -> tuple[str, int | None]:
-    """Host and port of ``tcp://host:port``; IPv6 in brackets."""
+    """Host and port of ``tcp://host:port``, with an IPv6 host in brackets."""
     parts = urlsplit(init_method if "//" in init_method else f"tcp://{init_method}")
     if parts.scheme != "tcp" or not parts.hostname:
         raise ConfigError(
-            f"init_method is {init_method!r}; expected tcp://host:port. Leave it out to use ADAPTDL_* or torchrun's "
-            f"variables."
+            f"init_method is {init_method!r}; expected tcp://host:port. Correct it, or leave it out to use "
+            f"ADAPTDL_* or torchrun's variables."
         )
     return parts.hostname, parts.port

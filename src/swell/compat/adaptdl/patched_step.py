@@ -1,7 +1,7 @@
-"""An optimizer whose own ``step`` was replaced, on the instance, and can be given back.
+"""An optimizer whose ``step`` is replaced on the object, and can be restored.
 
-swell itself never touches a user's optimizer. Scripts written for AdaptDL hold the object they made and call its
-``step``, so a facade that leaves them as they are has no other way.
+swell itself never changes a user's optimizer. But scripts written for AdaptDL call ``step`` of the object they made, so
+a facade that leaves the scripts as they are has no other way.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-_NOT_THERE = object()
+_MISSING = object()
 
 
 class PatchedStep:
-    """Lets ``function(closure)`` run where the user calls ``optimizer.step``; inside it the optimizer's own step runs.
+    """Runs ``function(closure)`` when the user calls ``optimizer.step``; inside it, ``step`` is the optimizer's own.
 
-    The optimizer keeps its class. Schedulers made before or after the change find what they look for.
+    The optimizer keeps its class. Schedulers that were created before or after the change work.
     """
 
     def __init__(
-        self, optimizer: Optimizer, function: Callable[[Callable[[], Any] | None], Any], **more: Callable[..., Any]
+        self, optimizer: Optimizer, function: Callable[[Callable[[], Any] | None], Any], **methods: Callable[..., Any]
     ) -> None:
         self._optimizer, self._function = optimizer, function
         self._plain, self._inside = optimizer.step, False
@@ -33,11 +33,11 @@ class PatchedStep:
 
         if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
             step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # else the scheduler warns at each step
-        # A method, for a scheduler made later looks for its __func__. A fused optimizer would be handed gradients that
-        # a GradScaler has not unscaled, hence the second name.
-        new = {"step": MethodType(step, optimizer), "_step_supports_amp_scaling": False, **more}
-        self._before = {name: vars(optimizer).get(name, _NOT_THERE) for name in new}
-        vars(optimizer).update(new)
+        # A method, because a scheduler that is created later uses its __func__. Without the second name, a GradScaler
+        # would leave gradients scaled for a fused optimizer.
+        attributes = {"step": MethodType(step, optimizer), "_step_supports_amp_scaling": False, **methods}
+        self._originals = {name: vars(optimizer).get(name, _MISSING) for name in attributes}
+        vars(optimizer).update(attributes)
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
         if self._inside:
@@ -47,25 +47,25 @@ class PatchedStep:
 
     @property
     def inside(self) -> bool:
-        """Whether it is not the user who calls the optimizer now."""
+        """Whether the optimizer's own step runs, called by the library and not by the user."""
         return self._inside
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """While the body runs, ``optimizer.step`` is the optimizer's own: it is not the user who calls it."""
-        before, self._inside = self._inside, True
+        """While the body runs, ``optimizer.step`` is the optimizer's own, because the library calls it."""
+        outer, self._inside = self._inside, True
         try:
             yield
         finally:
-            self._inside = before
+            self._inside = outer
 
     def plain(self, closure: Callable[[], Any] | None = None) -> Any:
         """The optimizer's own step."""
         return self._plain(closure)  # type: ignore[arg-type]
 
     def give_back(self) -> None:
-        """Put everything back as it was."""
-        for name, value in self._before.items():
+        """Restore the optimizer's own attributes."""
+        for name, value in self._originals.items():
             vars(self._optimizer).pop(name, None)
-            if value is not _NOT_THERE:
+            if value is not _MISSING:
                 vars(self._optimizer)[name] = value

@@ -1,4 +1,4 @@
-"""What AdaptDL keeps for the whole process, in one object that can be closed: world, job, and where the run is."""
+"""The session of a process: its world, its job, and how far the script is, in one object that can be closed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-from swell.compat.adaptdl.members import Loader, Model, Sums
+from swell.compat.adaptdl.members import Loader, Model
 from swell.compat.adaptdl.place import Place
 from swell.compat.adaptdl.states import States
-from swell.compat.adaptdl.sums import merge
+from swell.compat.adaptdl.sums import Sums
 from swell.core.protocols import Collective
 from swell.errors import LoopError, WorldError
 from swell.job import Job
+from swell.loop.step import Phase
 from swell.runtime.collective import Alone
 from swell.runtime.notices import Notices
 from swell.runtime.world import World
@@ -25,25 +26,23 @@ _ALONE = Alone()
 
 
 class Session:
-    """One run in this process. Module-level functions use the current one; ``close`` ends it."""
+    """One run in this process. Module-level functions use the current session."""
 
     def __init__(self) -> None:
-        self.states, self.place = States(), Place()
+        self.states, self.sums, self.place = States(), Sums(), Place()
         self.models: list[Model] = []
         self.loaders: list[Loader] = []
-        self.accumulators: list[Sums] = []
-        self.closers: list[Callable[[], None]] = []  # give back what was patched
+        self.closers: list[Callable[[], None]] = []  # undo the patches on the user's objects
         self.world: World | None = None
         self.folder: Path | None = None
         self.job: Job | None = None
-        self.training: Loader | None = None
+        self.training: Loader | None = None  # the loader that trains
         self.current: Loader | None = None  # the loader that is being iterated
         self.notices: Notices | None = None
-        self._merges = 0  # how often sums were brought together: the replica with more has those of the others
-        self._formed: int | None = None  # the world in which the last step began
-        self._loaded: list[int] | None = None  # the place in the checkpoint that was read
+        self._step_world: int | None = None  # the number of the world in which the latest step was chosen
+        self._checkpoint_place: list[int] | None = None  # the place in the checkpoint that this process has read
         self._seed: int | None = None
-        self._training_number: int | None = None
+        self._training_number: int | None = None  # the training loader of the saved run
 
     @property
     def opened(self) -> bool:
@@ -52,7 +51,7 @@ class Session:
 
     @property
     def collective(self) -> Collective:
-        """What the replicas talk over; alone before ``init_process_group``."""
+        """The connection to the other replicas; to none before ``init_process_group``."""
         if self.job is not None:
             return self.job.collective
         return self.world.collective if self.world is not None and self.world.joined else _ALONE
@@ -68,17 +67,17 @@ class Session:
         return None if self.world is None else self.world.generation
 
     def open(self, world: World, folder: Path | None, saved: dict[str, Any] | None) -> None:
-        """Take over a world; continue from what a checkpoint in ``folder`` holds, if there is one."""
+        """Take over a world, and continue from the state of a checkpoint in ``folder`` if there is one."""
         self.world, self.folder = world, folder
         if folder is not None and threading.current_thread() is threading.main_thread():
             self.notices = Notices()
         if saved is not None:
             self._restore_place(saved)
-            self._loaded = saved["place"]
+            self._checkpoint_place = saved["place"]
             self.states.keep(saved["states"])
 
     def known_training(self) -> Loader | None:
-        """The loader that trains, where that is known before the first backward pass."""
+        """The loader that trains, if that is known before the first backward pass."""
         if self.training is not None:
             return self.training
         if self._training_number is not None and self._training_number < len(self.loaders):
@@ -88,13 +87,13 @@ class Session:
         return None
 
     def start(self, training: Loader) -> Job:
-        """The job, made of everything that was handed over so far, at the place where the run is."""
+        """The job; the first call makes it from everything that was handed over, and joins the run."""
         if self.job is not None:
             return self.job
         if self.world is None or not self.models:
             raise LoopError(
-                "a training loop began without a model. Call adaptdl.torch.init_process_group and make an "
-                "AdaptiveDataParallel of model and optimizer before the loop."
+                "a training loop began without a model; expected an AdaptiveDataParallel. Call "
+                "adaptdl.torch.init_process_group and wrap model and optimizer before the loop."
             )
         self.training = training
         self._seed = self._agreed_seed() if self._seed is None else self._seed
@@ -111,70 +110,68 @@ class Session:
         job.register(PART, self)
         training.hand_over(job)
         hooks = job.engine.hooks
-        hooks.before_step, hooks.after_choice = self._before_step, self._step_chosen
+        hooks.before_step, hooks.after_choice = self._before_step, self._after_choice
         hooks.before_boundary = self._sync
         self.job = job
         job.engine.recovery.join()
         if job.steps:
-            for model in self.models:
-                model.optimizer._opt_called = True  # type: ignore[attr-defined]  # in an earlier process: do not warn
+            for model in self.models:  # it has stepped, in an earlier process: a scheduler need not warn
+                model.optimizer._opt_called = True  # type: ignore[attr-defined]
         return job
 
     def _agreed_seed(self) -> int:
-        """Rank 0's ``torch.manual_seed``; 0 where nobody called that, and torch drew 64 bits of its own."""
-        drawn = torch.initial_seed()
-        return int(self.collective.gather_text(str(drawn if 0 <= drawn < 2**32 else 0))[0])
+        """The seed that rank 0 gave to ``torch.manual_seed``; 0 without such a call, when torch draws 64 bits."""
+        seed = torch.initial_seed()
+        return int(self.collective.gather_text(str(seed if 0 <= seed < 2**32 else 0))[0])
 
     # What replicas do together besides training
 
     def merge_sums(self) -> None:
-        """Bring the sums of all accumulators together."""
-        merge(self.accumulators, self.collective)
-        self._merges += 1
+        """Sum all accumulators over the replicas; every replica calls it."""
+        self.sums.merge(self.collective)
 
     def together(self, act: Callable[[], None]) -> None:
         """Do something with all replicas between steps; in an elastic world again if one of them is lost in it."""
-
-        def counted() -> None:
-            act()
-            self._merges += 1
-
         if self.elastic and self.job is not None:
-            self.job.engine.recovery.together(counted)
+            self.job.engine.recovery.together(act)
         else:
-            counted()
+            act()
 
     def _sync_all(self) -> None:
         self.states.sync()
         self.merge_sums()
 
     def _sync(self) -> bool:
-        """Bring the user's states and all sums together; every replica calls it. False where one was lost in it."""
+        """Combine the user's states and all sums; every replica calls it. False if one was lost in it."""
         assert self.job is not None
         return self.job.engine.recovery.attempt(self._sync_all)
 
     def _before_step(self) -> None:
-        """Bring sums together before a step begins, so that a worker that is lost in it takes none of them along.
+        """Count what the last step added if it was committed, and merge sums in an elastic world.
 
-        Not in a world that was formed since the last step: some of its members are new, or were behind. Where a worker
-        is lost right here, the others keep what they have and bring it together before the next step.
+        A worker that is lost in the next step then takes no sums with it. There is no merge in a world that was formed
+        since the last step was chosen, because some of its members are new or were behind. If a worker is lost in the
+        merge, the others keep their additions and merge them before the next step.
         """
-        if self.job is not None and self.elastic and self.accumulators and self._formed == self.generation:
-            self.job.engine.recovery.attempt(self.merge_sums)
+        assert self.job is not None
+        engine = self.job.engine
+        step = engine.steps.current  # None before the first step of a pass
+        self.sums.settle(keep=step is None or step.phase is Phase.COMMITTED)
+        if self.elastic and self.sums.accumulators and self._step_world == self.generation:
+            engine.recovery.attempt(self.merge_sums)
 
-    def _step_chosen(self) -> None:
-        self._formed = self.generation
+    def _after_choice(self) -> None:
+        self._step_world = self.generation
 
     def end_evaluated_batch(self, stop: int) -> None:
-        """A batch of an evaluation is done on every replica, its sums counted; done again if one was lost in it."""
+        """A batch of an evaluation is done on every replica: count it, unless a replica was lost and it comes again."""
         if self.job is None or not self.elastic:
             self.place.index = stop
             self.stop_if_noticed()
             return
         recovery = self.job.engine.recovery
         if not recovery.attempt(self.merge_sums):
-            for accumulator in self.accumulators:
-                accumulator.settle(keep=False)
+            self.sums.settle(keep=False)
             return
         self.place.index = stop
         try:
@@ -197,36 +194,36 @@ class Session:
             self.together(self._sync_all)
             self.job.save()
 
-    # Kept in the job's checkpoints
+    # State in the job's checkpoints; the keys are those of their format
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is in epochs and loops, and every state."""
+        """The place of the run in epochs and loops, and every state."""
         return {
             "place": self.place.counts(0 if self.job is None else self.job.steps),
-            "left_in": self.place.left_in,
+            "left_in": self.place.early_exit,
             "seed": self._seed,
             "training": None if self.training is None else self.training.number,
-            "merges": self._merges,
+            "merges": self.sums.merges,
             "states": self.states.capture(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from another replica's state, or from a checkpoint; one that was read already changes nothing."""
-        if state["place"] == self._loaded or state["place"][0] == 0:
+        """Continue from another replica's state, or from a checkpoint that ``open`` has not read."""
+        joined = self.job is not None and self.job.engine.recovery.joined
+        if not joined and (state["place"] == self._checkpoint_place or state["place"][0] == 0):
             return
-        if state["merges"] > self._merges:  # the other replica's sums hold what was added here
-            for accumulator in self.accumulators:
-                accumulator.forget()
+        if joined and state["merges"] > self.sums.merges:  # the other replica has finished a merge with this one
+            self.sums.forget()
         self._restore_place(state)
         self.states.restore(state["states"])
 
     def _restore_place(self, saved: dict[str, Any]) -> None:
-        self.place.restore(saved["place"], left_in=saved["left_in"])
-        self._merges = saved["merges"]
+        self.place.restore(saved["place"], early_exit=saved["left_in"])
+        self.sums.merges = saved["merges"]
         self._seed, self._training_number = saved["seed"], saved["training"]
 
     def close(self) -> None:
-        """End the run: give optimizers and signals back, leave the process group."""
+        """End the run: undo patches, give signals back, leave the process group."""
         for closer in self.closers:
             closer()
         if self.notices is not None and threading.current_thread() is threading.main_thread():
@@ -242,7 +239,7 @@ _current: Session | None = None
 
 
 def current_session() -> Session:
-    """The session of this process; a new one, not opened yet, where there is none."""
+    """The session of this process; a new one if there is none."""
     global _current
     if _current is None:
         _current = Session()
@@ -250,8 +247,8 @@ def current_session() -> Session:
 
 
 def end_session() -> None:
-    """Close the session; another may be opened in the same process."""
+    """Close the session; the process may open another one."""
     global _current
-    ended, _current = _current, None
-    if ended is not None:
-        ended.close()
+    session, _current = _current, None
+    if session is not None:
+        session.close()

@@ -1,10 +1,10 @@
-"""Which states are alive, and which wait in a checkpoint until their owner is created again."""
+"""The states of a script: live ones, and saved ones that wait until the script creates their owners again."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from swell.compat.adaptdl.members import Kept
+from swell.compat.adaptdl.members import NamedState
 from swell.errors import ConfigError
 
 
@@ -12,52 +12,52 @@ class States:
     """States by name, in the order they were created."""
 
     def __init__(self) -> None:
-        self._live: dict[str, Kept] = {}
+        self._live: dict[str, NamedState] = {}
         self._saved: dict[str, Any] = {}
 
-    def add(self, state: Kept) -> None:
-        """Take a name; ``ConfigError`` where it is taken."""
+    def add(self, state: NamedState) -> None:
+        """Add a live state; its name must be unique."""
         if state.name in self._live:
             raise ConfigError(f"name is {state.name!r}; expected one that no other state has. Choose another name.")
         self._live[state.name] = state
 
     def load(self, name: str) -> bool:
-        """Give a state what the checkpoint holds for it; False where that is nothing."""
+        """Restore a live state from its saved values; False if there are none."""
         if name not in self._saved:
             return False
         self._live[name].restore(self._saved[name])
         return True
 
     def sync(self) -> None:
-        """Bring the replicas' parts of every state together."""
+        """Combine what the replicas hold of every state."""
         for state in list(self._live.values()):
             state.sync()
 
     def capture(self) -> dict[str, Any]:
-        """Everything alive, and what waits for an owner that was not created yet."""
+        """The values of every live state, and saved ones whose owners were not created yet."""
         return {**self._saved, **{name: state.capture() for name, state in self._live.items()}}
 
     def keep(self, saved: dict[str, Any]) -> None:
-        """Hold what a checkpoint has, for owners that are still to come."""
+        """Hold the values of a checkpoint until their owners are created."""
         self._saved = dict(saved)
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Bring everything alive to what another replica has."""
+        """Restore every live state from the values of another replica."""
         self.keep(saved)
         for name in list(self._live):
             self.load(name)
 
-    def lives(self, prefix: str) -> bool:
-        """Whether there are states whose names begin with ``prefix``."""
+    def has_live(self, prefix: str) -> bool:
+        """Whether the name of a live state begins with ``prefix``."""
         return any(name.startswith(prefix) for name in self._live)
 
     def retire(self, prefix: str) -> None:
-        """Put states with that prefix aside, as a restart would: their owners will be created again."""
+        """Turn live states with that prefix into saved ones, as a restart would: the script creates them again."""
         for name in [name for name in self._live if name.startswith(prefix)]:
             self._saved[name] = self._live.pop(name).capture()
 
     def forget(self, prefix: str) -> None:
-        """Drop states with that prefix; without this, checkpoints would grow with every epoch."""
+        """Drop states with that prefix; otherwise checkpoints would grow with every epoch."""
         for states in (self._live, self._saved):
             for name in [name for name in states if name.startswith(prefix)]:
                 del states[name]

@@ -15,11 +15,12 @@ from torch.optim import Optimizer
 from swell.checkpoint.store import Store
 from swell.checkpoint.transfer import share_state
 from swell.compat.adaptdl.clipping import Clipping
+from swell.compat.adaptdl.consecutive_gradients import ConsecutiveGradients
 from swell.compat.adaptdl.local_batch import LocalBatch
 from swell.compat.adaptdl.opening import open_session
 from swell.compat.adaptdl.patched_step import PatchedStep
 from swell.compat.adaptdl.session import Session, current_session
-from swell.core.moments import consecutive_differences, gain
+from swell.core.moments import gain
 from swell.core.planning import plan
 from swell.errors import ConfigError, LoopError
 from swell.job.learner import Learner
@@ -36,15 +37,15 @@ from swell.supervisor.notice import EXIT_RESUME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reentry:
-    """Where the program goes on."""
+    """Where the program continues."""
 
     epoch: int  # the first epoch that is not done
-    local_bsz: int  # the batch each replica used last; the one to begin with in a new run
-    metrics: dict[str, Any] = field(default_factory=dict)  # what the last ``step`` was given by name
+    local_bsz: int  # the latest batch of each replica; in a new run, the first
+    metrics: dict[str, Any] = field(default_factory=dict)  # the keyword arguments of the latest ``step``
 
     @property
     def resumed(self) -> bool:
-        """Whether an earlier run goes on."""
+        """Whether an earlier run continues."""
         return self.epoch > 0
 
 
@@ -58,9 +59,10 @@ class AdaptDLTorchTrainer:
             ...                                     # train with it; every replica takes its own part of the data
             trainer.step(epoch)
 
-    Either bound makes the batch elastic. All replicas use the same local batch; with one replica it is ``batch_size``.
-    ``optimizer.step()`` brings the replicas' gradients together and scales each group's learning rate for that step.
-    ``rule`` is any rule of swell's; ``"auto"`` picks by optimizer.
+    The batch is elastic if there is a bound. All replicas use the same local batch; one replica uses ``batch_size``.
+    ``optimizer.step()`` sums the replicas' gradients and scales each group's learning rate for that step. ``rule`` is
+    any of swell's rules; ``"auto"`` chooses by optimizer. ``learner`` has the rule and the measured noise; None before
+    ``program_reentry``.
     """
 
     def __init__(
@@ -72,29 +74,30 @@ class AdaptDLTorchTrainer:
         rule: Any = "auto",
     ) -> None:
         self.bounds = LocalBatch(batch_size, max_batch_size, local_bsz_bounds)
+        self.learner: Learner | None = None
         self._rule = rule
-        self._learner: Learner | None = None
         self._pace = Pace(Fixed(batch_size), micro=None, constant_micro=False, capacity=None)
+        self._gradients = ConsecutiveGradients()
         self._scale, self._samples = 1.0, 0
-        self._local, self._asked = batch_size, False
-        self._ended_s, self._last_s = time.perf_counter(), 0.0
-        self._before: list[list[Tensor | None]] = []  # the last step's gradients, for one replica's estimate
+        self._local_batch = batch_size
+        self._fresh = False  # whether get_local_bsz was called in this epoch
+        self._clock_s, self._last_s = time.perf_counter(), 0.0  # the end of the latest step, and how long it took
 
     def program_reentry(self, model: nn.Module, optimizer: Optimizer, lr_scheduler: Any | None = None) -> Reentry:
-        """Take over model and optimizer, and go on from the newest checkpoint where there is one.
+        """Take over model and optimizer, and continue from the newest checkpoint if there is one.
 
-        Raises ``PlanError`` where the bounds leave no batch for this many replicas.
+        Raises ``PlanError`` if the bounds allow no batch on this number of replicas.
         """
         session = current_session() if current_session().opened else open_session(None)
         if session.world is None or session.world.elastic:
             raise ConfigError(
-                "AdaptDLTorchTrainer cannot follow workers that come and go: its data loader is yours. Start the "
-                "script with torchrun, or move to swell.Job for `swell run`."
+                "AdaptDLTorchTrainer was started by `swell run`; expected a fixed number of workers, because the data "
+                "loader is yours. Start the script with torchrun, or move to swell.Job."
             )
         self._session: Session = session
         self.bounds.range_on(self.replicas)
         rule = auto(type(optimizer).__name__) if self._rule == "auto" else as_rule(self._rule)
-        learner = self._learner = Learner(
+        learner = self.learner = Learner(
             model,
             optimizer,
             rule=rule,
@@ -107,126 +110,125 @@ class AdaptDLTorchTrainer:
         self._updater = Updater(Metrics(), session.world.device, nonfinite="raise", exact=True)
         state = [*model.parameters(), *model.buffers()]
         session.collective.broadcast_tensors([tensor.detach() for tensor in state], source=0)
-        self._patch = PatchedStep(
-            optimizer, self._stepped, predict_gain=self.predict_gain, update_scale=self.update_scale
-        )
+        self._patch = PatchedStep(optimizer, self._step, predict_gain=self.predict_gain, update_scale=self.update_scale)
         self._clipping = Clipping(optimizer, lambda: self._patch.inside)
         session.closers.append(self.give_back)
-        self._set_local(self._fitted(self.bounds.batch_size))
-        found = self._resume()
+        self._set_local_batch(self.bounds.batch_size)
+        reentry = self._resume(learner)
         if session.notices is not None:
             session.notices.install()
-        return found
+        return reentry
 
     @property
     def replicas(self) -> int:
-        """How many replicas there are."""
+        """The number of replicas."""
         return self._session.collective.size
 
     def get_local_bsz(self) -> int:
-        """The batch each replica uses in the epoch that begins; ask in every epoch, for it follows the gain.
+        """The batch of each replica in the epoch that begins; call it in every epoch, because it follows the gain.
 
-        Every replica calls it and gets the same.
+        Every replica calls it and gets the same batch.
         """
-        if self._learner is None:
-            raise LoopError("get_local_bsz was called before program_reentry. Call that first.")
-        self._asked = True
-        self._ended_s = time.perf_counter()  # what lies between two epochs is no part of a step
-        replicas = self.replicas
-        wanted = self.bounds.batch_size
-        if self.bounds.elastic and replicas > 1:
-            wanted = self._wanted(replicas)
-            wanted = int(self._session.collective.gather_numbers([wanted])[0][0])
-        self._set_local(self._fitted(wanted))
-        return self._local
+        learner = self._require_learner("get_local_bsz")
+        self._fresh = True
+        self._clock_s = time.perf_counter()  # the time between two epochs is no part of a step
+        batch = self.bounds.batch_size
+        if self.bounds.elastic and self.replicas > 1:
+            batch = self._best_batch(learner)
+            batch = int(self._session.collective.gather_numbers([batch])[0][0])
+        self._set_local_batch(batch)
+        return self._local_batch
 
-    def _fitted(self, global_batch: int) -> int:
-        return self.bounds.near(global_batch, self.replicas) if self.replicas > 1 else self.bounds.batch_size
-
-    def _wanted(self, replicas: int) -> int:
+    def _best_batch(self, learner: Learner) -> int:
         """The global batch with most progress per second on these replicas."""
+        replicas = self.replicas
         low, high = self.bounds.range_on(replicas)
         if replicas * high <= self.bounds.batch_size:
             return replicas * high
         policy = Goodput(self.bounds.batch_size, max=replicas * high, micro=(low, high))
-        assert self._learner is not None and self._session.world is not None
-        seen = self._pace.observe(
+        assert self._session.world is not None
+        observation = self._pace.observe(
             replicas=replicas,
             nodes=self._session.world.nodes,
-            noise=self._learner.noise.estimate(),
+            noise=learner.noise.estimate(),
             samples=self._samples,
             epoch=0,
             epoch_samples=0,
             epoch_size=None,
             total_samples=None,
         )
-        return policy.batch(seen)
+        return policy.batch(observation)
 
-    def _set_local(self, local: int) -> None:
-        self._local = local
-        self.update_scale(self.replicas * local / self.bounds.batch_size, self.replicas)
+    def _set_local_batch(self, global_batch: int) -> None:
+        """Set each replica's batch for a global one, and scale the steps to come."""
+        replicas, base = self.replicas, self.bounds.batch_size
+        self._local_batch = self.bounds.near(global_batch, replicas) if replicas > 1 else base
+        self.update_scale(replicas * self._local_batch / base, replicas)
 
     def update_scale(self, scale: float, replicas: int) -> None:
-        """Say that steps are now of ``scale`` times the initial batch, over ``replicas``; ``get_local_bsz`` does."""
+        """Set the size of the next steps to ``scale`` times the initial batch; ``get_local_bsz`` calls it."""
         if not scale > 0 or replicas != self.replicas:
             raise ConfigError(
-                f"update_scale(scale={scale}, replicas={replicas}): expected a scale above 0 and the {self.replicas} "
-                f"replica(s) there are."
+                f"scale is {scale} and replicas is {replicas}; expected a scale above 0 and the {self.replicas} "
+                f"replica(s) of the present world. Pass these to update_scale."
             )
         self._scale = float(scale)
 
     def predict_gain(self, scale: float) -> float:
-        """How many initial steps one at ``scale`` times the initial batch would be worth."""
-        estimate = None if self._learner is None else self._learner.noise.estimate()
+        """The progress of one step at ``scale`` times the initial batch, in steps at the initial batch."""
+        estimate = None if self.learner is None else self.learner.noise.estimate()
         moments = None if estimate is None else estimate.total
         return gain(scale, moments, base_batch=self.bounds.batch_size)
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
-        """Clip the gradient of all replicas together in the next ``optimizer.step()``; so does torch's own function."""
-        if self._learner is None:
-            raise LoopError("clip_grad_norm_ was called before program_reentry. Call that first.")
-        return self._clipping.norm(list(self._learner.model.parameters()), max_norm, norm_type)
+        """Clip the gradient of all replicas in the next ``optimizer.step()``; torch's own function does the same."""
+        learner = self._require_learner("clip_grad_norm_")
+        return self._clipping.norm(list(learner.model.parameters()), max_norm, norm_type)
 
     def step(self, epoch: int, **metrics: Any) -> None:
         """The epoch is done: save, and exit with 143 if the program was asked to stop. Every replica calls it."""
-        if self.bounds.elastic and self.replicas > 1 and not self._asked:
+        learner = self._require_learner("step")
+        if self.bounds.elastic and self.replicas > 1 and not self._fresh:
             warnings.warn(
-                f"epoch {epoch} was trained with the batch of an earlier one: get_local_bsz() was not called in it. "
-                f"Call it at the beginning of every epoch and use what it gives.",
+                f"epoch {epoch} was trained with the batch of an earlier one, because get_local_bsz() was not called "
+                f"in it. Call it at the start of every epoch and use its result.",
                 UserWarning,
                 stacklevel=2,
             )
-        self._asked = False
-        self._save(epoch + 1, metrics)
-        notices = self._session.notices
-        noticed = notices is not None and notices.notice() is not None
-        if self._session.folder is not None and any(
-            row[0] for row in self._session.collective.gather_numbers([float(noticed)])
-        ):
+        self._fresh = False
+        self._save(learner, epoch + 1, metrics)
+        session = self._session
+        noticed = session.notices is not None and session.notices.notice() is not None
+        if session.folder is not None and any(row[0] for row in session.collective.gather_numbers([float(noticed)])):
             self.close()
             raise SystemExit(EXIT_RESUME)
 
     def give_back(self) -> None:
-        """Give the optimizer its own step again."""
+        """Restore the optimizer's own step."""
         self._clipping.give_back()
         self._patch.give_back()
 
     def close(self) -> None:
-        """Give the optimizer its own step and the signals their own meaning again."""
+        """Restore the optimizer's own step and the handlers of signals."""
         self.give_back()
         if self._session.notices is not None:
             self._session.notices.uninstall()
 
+    def _require_learner(self, call: str) -> Learner:
+        if self.learner is None:
+            raise LoopError(f"{call} was called before program_reentry; expected it after. Call program_reentry first.")
+        return self.learner
+
     # What optimizer.step() does
 
-    def _stepped(self, closure: Callable[[], Any] | None) -> None:
+    def _step(self, closure: Callable[[], Any] | None) -> None:
         if closure is not None:
             raise ConfigError(
-                "optimizer.step(closure) cannot be scaled by this trainer, which never sees the loss. Call "
+                "closure was passed to optimizer.step; expected none, because this trainer never sees the loss. Call "
                 "loss.backward() and optimizer.step(), or use swell.Job."
             )
-        learner, collective = self._learner, self._session.collective
-        assert learner is not None
+        learner, collective, world = self.learner, self._session.collective, self._session.world
+        assert learner is not None and world is not None
         batch = collective.size * max(1, round(self._scale * self.bounds.batch_size / collective.size))
         step = StepInProgress(
             epoch=0,
@@ -238,7 +240,7 @@ class AdaptDLTorchTrainer:
         step.hand_out(0)
         share = step.multiplier(None)
         if collective.size == 1:
-            self._measure_alone(learner, batch)
+            self._gradients.measure(learner, batch)
         learner.gradients.weigh(share)
         learner.gradients.take(multiplier=share, measure=step.measured, preconditioned=learner.wants_preconditioned)
         verdict = self._updater.vote(collective, step, learner, 0, NO_SIGNALS, self._last_s, math.inf)
@@ -256,62 +258,41 @@ class AdaptDLTorchTrainer:
         )
         learner.clear()
         self._clipping.begin()
-        world = self._session.world
         self._pace.timed(outcome.last_s)
-        self._pace.committed(
-            step.plan, batch=batch, samples=self._samples, gain=outcome.gain, nodes=world.nodes if world else 1
-        )
+        self._pace.committed(step.plan, batch=batch, samples=self._samples, gain=outcome.gain, nodes=world.nodes)
         self._samples += batch
         now = time.perf_counter()
-        self._last_s, self._ended_s = now - self._ended_s, now
+        self._last_s, self._clock_s = now - self._clock_s, now
 
-    def _measure_alone(self, learner: Learner, batch: int) -> None:
-        """One replica, one batch a step: signal and noise by the difference of two steps' gradients."""
-        gradients = [p.grad for p in learner.gradients.parameters]
-        now = [gradients]
-        if learner.wants_preconditioned:
-            now.append(learner.gradients.preconditioner.divide(learner.gradients.parameters, gradients))
-        for noise, old, new in zip((learner.noise.plain, learner.noise.metric), self._before, now, strict=False):
-            apart = [None if a is None or b is None else b.to_dense() - a for a, b in zip(old, new, strict=True)]
-            squares = [learner.gradients.norms.squares(g).tolist() for g in (old, new, apart)]
-            noise.update_moments(
-                [
-                    consecutive_differences(before, square, (before + square - difference) / 2, batch=batch)
-                    for before, square, difference in zip(*squares, strict=True)
-                ],
-                batch=batch,
-            )
-        self._before = [[None if g is None else g.detach().to_dense().clone() for g in each] for each in now]
+    # Checkpoints; the keys are those of their format
 
-    # Checkpoints
-
-    def _save(self, epoch: int, metrics: dict[str, Any]) -> None:
-        if self._session.folder is None or self._session.collective.rank != 0 or self._learner is None:
+    def _save(self, learner: Learner, epoch: int, metrics: dict[str, Any]) -> None:
+        if self._session.folder is None or self._session.collective.rank != 0:
             return
         state = {
             "trainer": {
                 "epoch": epoch,
-                "local": self._local,
+                "local": self._local_batch,
                 "scale": self._scale,
                 "samples": self._samples,
                 "metrics": metrics,
             },
-            "trainee": self._learner.state_dict(),
+            "trainee": learner.state_dict(),
             "pace": self._pace.state_dict(),
-            "registered": {},  # what a session looks for in every checkpoint
+            "registered": {},  # a session looks for it in every checkpoint
         }
         Store(self._session.folder).save(state, samples=self._samples, step=self._pace.step)
 
-    def _resume(self) -> Reentry:
-        session, found = self._session, None
+    def _resume(self, learner: Learner) -> Reentry:
+        session, state = self._session, None
         if session.folder is not None and session.collective.rank == 0:
             newest = Store(session.folder).load_newest()
-            found = None if newest is None else newest[1]
-        found = share_state(found, collective=session.collective, source=0)
-        if found is None or self._learner is None:
-            return Reentry(epoch=0, local_bsz=self._local)
-        self._learner.load_state_dict(found["trainee"])
-        self._pace.load_state_dict(found["pace"])
-        saved = found["trainer"]
+            state = None if newest is None else newest[1]
+        state = share_state(state, collective=session.collective, source=0)
+        if state is None:
+            return Reentry(epoch=0, local_bsz=self._local_batch)
+        learner.load_state_dict(state["trainee"])
+        self._pace.load_state_dict(state["pace"])
+        saved = state["trainer"]
         self._samples = saved["samples"]
         return Reentry(epoch=saved["epoch"], local_bsz=saved["local"], metrics=saved["metrics"])

@@ -1,4 +1,4 @@
-"""What AdaptDL offers to PyTorch scripts; each name does what it did, on a :class:`swell.Job`."""
+"""AdaptDL's interface for PyTorch scripts, on a :class:`swell.Job`."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def init_process_group(
 ) -> None:
     """Join the other replicas; call it once, before :class:`AdaptiveDataParallel`.
 
-    Who they are is taken from the arguments, else from ``swell run``, else from ADAPTDL_REPLICA_RANK and
-    ADAPTDL_NUM_REPLICAS with ADAPTDL_MASTER_ADDR and ADAPTDL_MASTER_PORT, else from torchrun; one process otherwise.
-    Checkpoints are kept in ADAPTDL_CHECKPOINT_PATH, and a run found there goes on when training begins.
+    The replicas are those of the arguments, else of ``swell run``, else of ADAPTDL_REPLICA_RANK and
+    ADAPTDL_NUM_REPLICAS with ADAPTDL_MASTER_ADDR and ADAPTDL_MASTER_PORT, else of torchrun; otherwise there is one.
+    Checkpoints are kept in ADAPTDL_CHECKPOINT_PATH; a run in that folder continues when training begins.
     """
     address, port = (None, None) if init_method in (None, "env://") else address_of(init_method or "")
     open_session(backend, address=address, port=port, rank=rank, size=world_size)

@@ -1,4 +1,4 @@
-"""How AdaptDL's bounds choose a batch: the goodput policy within them."""
+"""The policy of a loader with ``autoscale_batch_size``, and its bounds."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ def autoscale(base: int, *, max_batch: int, bounds: tuple[int, int], accumulatio
     return policy if accumulation else OnePass(policy)
 
 
-def checked(base: int, max_batch_size: int, local_bsz_bounds: Bounds | None) -> tuple[int, Bounds | None]:
-    """The bounds as given, or ``ConfigError`` where the batch the user tuned for does not lie within them."""
-    most = whole_number(max_batch_size, name="max_batch_size")
-    if most < base:
+def valid_bounds(base: int, max_batch_size: int, local_bsz_bounds: Bounds | None) -> tuple[int, Bounds | None]:
+    """Both bounds, or ``ConfigError`` if they exclude the batch that the user tuned for."""
+    max_batch = whole_number(max_batch_size, name="max_batch_size")
+    if max_batch < base:
         raise ConfigError(
-            f"max_batch_size={most} is below batch_size={base}. Raise it to {base} or more, or lower batch_size."
+            f"max_batch_size is {max_batch}; expected batch_size, {base}, or more. Raise it, or lower batch_size."
         )
     if local_bsz_bounds is None:
-        return most, None
+        return max_batch, None
     if not isinstance(local_bsz_bounds, (tuple, list)) or len(local_bsz_bounds) != 2:
-        raise ConfigError(f"local_bsz_bounds={local_bsz_bounds!r}; expected (smallest, largest), each may be None.")
+        raise ConfigError(
+            f"local_bsz_bounds is {local_bsz_bounds!r}; expected (smallest, largest). Give both, or None for no bound."
+        )
     low, high = (None if bound is None else whole_number(bound, name="local_bsz_bounds") for bound in local_bsz_bounds)
     if (low is not None and low > base) or (high is not None and high < base):
         raise ConfigError(
-            f"local_bsz_bounds={low, high} leave out batch_size={base}, which one replica must be able to compute by "
-            f"itself. Expected smallest <= {base} <= largest."
+            f"local_bsz_bounds is {low, high}; expected smallest <= {base} <= largest, because one replica must be "
+            f"able to compute batch_size={base} by itself. Widen the bounds, or change batch_size."
         )
-    return most, (low, high)
+    return max_batch, (low, high)

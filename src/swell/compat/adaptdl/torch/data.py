@@ -10,8 +10,8 @@ from torch.utils.data import IterableDataset, Sampler
 
 from swell.compat.adaptdl.session import current_session
 from swell.compat.adaptdl.torch import loops
-from swell.compat.adaptdl.torch.autoscale import Bounds, autoscale, checked
-from swell.compat.adaptdl.torch.extent import Tally, batches_of_first_loop, batches_of_loop
+from swell.compat.adaptdl.torch.autoscale import Bounds, autoscale, valid_bounds
+from swell.compat.adaptdl.torch.loop_length import Tally, batches_of_first_loop, batches_of_loop
 from swell.core.counts import whole_number
 from swell.core.order import Sequential, Shuffled
 from swell.core.protocols import Order
@@ -22,17 +22,17 @@ from swell.loop.statistics import Statistics
 
 
 def current_dataloader() -> AdaptiveDataLoaderHelper | None:
-    """What helps the loader that is being iterated; None outside a loop."""
+    """The helper of the loader that is being iterated; None outside a loop."""
     loader = current_session().current
     return loader if isinstance(loader, AdaptiveDataLoaderHelper) else None
 
 
 class AdaptiveDataLoaderHelper:
-    """What a loader knows of its batch and its place; ``loader._elastic``.
+    """The batch size and the place of a loader; ``loader._elastic``.
 
-    A loader of your own may hold one: ``context()`` around its loop, ``skipdone()`` to leave out a loop that was
-    through before a restart, ``profile(commit)`` around each batch. Such a loop is for evaluation; what trains must
-    be split and committed by the job, so train with :class:`AdaptiveDataLoader`.
+    A loader of your own may hold one: ``context()`` around its loop, ``skipdone()`` to skip a loop that was done before
+    a restart, ``profile(commit)`` around each batch. Such a loop can only evaluate. Train with
+    :class:`AdaptiveDataLoader`, because the job must split and commit the samples.
     """
 
     def __init__(self, batch_size: int = 1) -> None:
@@ -44,7 +44,7 @@ class AdaptiveDataLoaderHelper:
         self._bounds: Bounds | None = None
         self._accumulation = False
         self._length = 0
-        self._source: dict[str, Any] = {}
+        self._source: dict[str, Any] = {}  # the arguments of Job.loader
         self.tally = Tally()
 
     # Settings
@@ -56,7 +56,7 @@ class AdaptiveDataLoaderHelper:
 
     @property
     def local_bsz_bounds(self) -> Bounds | None:
-        """The smallest and largest batch one replica computes at once."""
+        """The smallest and largest batch that one replica computes at once."""
         return self._bounds
 
     @property
@@ -65,74 +65,76 @@ class AdaptiveDataLoaderHelper:
         return current_session().training is self
 
     def train(self) -> None:
-        """Say that this is the loader that trains; calling ``autoscale_batch_size`` or training with it says so too."""
+        """Make this the loader that trains; so does ``autoscale_batch_size``, and training with it."""
         session = current_session()
         if session.training is not None and session.training is not self:
             raise LoopError(
-                "a second AdaptiveDataLoader was made the training loader. One job trains with one loader: join the "
-                "data sets with torch.utils.data.ConcatDataset, or run a second job."
+                "a second AdaptiveDataLoader was made the training loader; expected one in a process. Join the data "
+                "sets with torch.utils.data.ConcatDataset, or run a second job."
             )
         session.training = self
 
     def autoscale_batch_size(
         self, max_batch_size: int, local_bsz_bounds: Bounds | None = None, gradient_accumulation: bool = False
     ) -> None:
-        """Let the global batch grow from ``batch_size`` up to ``max_batch_size`` where that makes progress faster.
+        """Let the global batch grow from ``batch_size`` up to ``max_batch_size`` if that makes progress faster.
 
-        ``local_bsz_bounds`` bound what one replica computes at once. Both limits are hard. ``ConfigError`` (a
-        ``ValueError``) where they leave out ``batch_size``.
+        ``local_bsz_bounds`` limits the batch that one replica computes at once. Both limits are hard. Raises
+        ``ConfigError`` (a ``ValueError``) if they exclude ``batch_size``.
         """
         if current_session().job is not None:
-            raise LoopError("autoscale_batch_size was called after training began. Call it before the loop.")
-        self._max_batch_size, self._bounds = checked(self.batch_size, max_batch_size, local_bsz_bounds)
+            raise LoopError(
+                "autoscale_batch_size was called after training began; expected a call before. Call it before the loop."
+            )
+        self._max_batch_size, self._bounds = valid_bounds(self.batch_size, max_batch_size, local_bsz_bounds)
         self._accumulation = bool(gradient_accumulation)
         self.train()
 
     def job_settings(self) -> dict[str, Any]:
-        """What a job that trains with this loader is made with."""
+        """The arguments of a job that trains with this loader."""
         if self._max_batch_size is None:
             return {"batch": self.batch_size, "statistics": Statistics(split_every=None)}
-        most = min(self._max_batch_size, self._length)
+        max_batch = min(self._max_batch_size, self._length)
         low, high = self._bounds or (None, None)
-        bounds = (low or 1, min(high or most, most))
-        policy = autoscale(self.batch_size, max_batch=most, bounds=bounds, accumulation=self._accumulation)
+        bounds = (low or 1, min(high or max_batch, max_batch))
+        policy = autoscale(self.batch_size, max_batch=max_batch, bounds=bounds, accumulation=self._accumulation)
         return {"batch": policy, "micro": bounds[1]}
 
     def hand_over(self, job: Job) -> None:
         """Give the data to the job."""
         if not self._source:
             raise LoopError(
-                "a loader built on AdaptiveDataLoaderHelper can evaluate, but training needs an AdaptiveDataLoader: "
-                "the job must know the data set to commit each sample once."
+                "the training loader is built on AdaptiveDataLoaderHelper; expected an AdaptiveDataLoader, because the "
+                "job must know the data set to commit each sample once. Use your own loader to evaluate only."
             )
         job.loader(**self._source)
 
-    def serves(self, length: int, source: dict[str, Any]) -> None:
-        """Say what data the loader is over."""
+    def set_source(self, length: int, source: dict[str, Any]) -> None:
+        """Set the number of samples, and the data as arguments of ``Job.loader``."""
         self._length, self._source = length, source
 
-    # Where it is
+    # Figures of the loop under way
 
     @property
     def current_batch_size(self) -> int | None:
-        """The global batch of the step under way; None while another loader, or none, is iterated."""
-        made = self._plan()
-        return None if made is None else made.global_batch
+        """The global batch of the step under way; None unless this loader is iterated."""
+        plan = self._plan()
+        return None if plan is None else plan.global_batch
 
     @property
     def current_local_bsz(self) -> int | None:
-        """The largest batch a replica computes at once in the step under way."""
-        made = self._plan()
-        return None if made is None else made.micro_batch
+        """The largest batch that a replica computes at once in the step under way."""
+        plan = self._plan()
+        return None if plan is None else plan.micro_batch
 
     @property
     def accumulation_steps(self) -> int:
         """Batches before the one that updates the weights, in the step under way."""
-        made = self._plan()
-        return 0 if made is None else made.accumulation - 1
+        plan = self._plan()
+        return 0 if plan is None else plan.accumulation - 1
 
     def is_optim_step(self) -> bool:
-        """Whether the batch that is out completes a step on this replica."""
+        """Whether the present batch completes a step on this replica."""
         step = loops.step_under_way()
         return step is None or step.is_last
 
@@ -151,7 +153,7 @@ class AdaptiveDataLoaderHelper:
 
     @property
     def current_index(self) -> int | None:
-        """Samples through in the loop under way, over all replicas; None outside it."""
+        """Samples done in the loop under way, over all replicas; None outside it."""
         session = current_session()
         if session.current is not self:
             return None
@@ -163,7 +165,10 @@ class AdaptiveDataLoaderHelper:
     def current_index(self, index: int) -> None:
         session = current_session()
         if session.current is not self or self.training:
-            raise LoopError("current_index can be set in a loop of your own only, inside `with helper.context()`.")
+            raise LoopError(
+                "current_index was set outside a loop of your own; expected `with helper.context()` around it, and "
+                "another loader for training. Set it inside that block."
+            )
         session.place.index = whole_number(index, name="current_index", at_least=0)
 
     @property
@@ -172,22 +177,22 @@ class AdaptiveDataLoaderHelper:
         return self._length
 
     def skipdone(self) -> bool:
-        """Whether the loop that begins now was through before a restart."""
+        """Whether the loop that begins now was done before a restart."""
         return current_session().place.enter_loop()
 
     def _sync_local_bsz(self) -> int:
-        """The largest batch a replica takes of a global one, for a loop of your own; the same on every replica."""
+        """The largest part that a replica takes of a global batch, in a loop of your own; equal on every replica."""
         return loops.evaluation_plan(self.batch_size).micro_batch
 
     @contextmanager
     def context(self) -> Iterator[None]:
-        """Around a loop of your own: no other may be iterated inside it."""
+        """Around a loop of your own: no other loader may be iterated inside it."""
         with loops.only_loop(self):
             yield
 
     @contextmanager
     def profile(self, commit: bool = True) -> Iterator[None]:
-        """Around one batch of a loop of your own; stops the run there if it was asked to. All replicas call it."""
+        """Around one batch of a loop of your own: stops the run here on notice. Every replica calls it."""
         current_session().stop_if_noticed()
         yield
 
@@ -200,7 +205,7 @@ class AdaptiveDataLoaderHelper:
 
 
 class AdaptiveDataLoaderMixin:
-    """A loader's settings and figures, by way of its helper."""
+    """A loader's settings and figures, from its helper."""
 
     def __init__(self, batch_size: int) -> None:
         self._elastic = AdaptiveDataLoaderHelper(batch_size)
@@ -226,18 +231,18 @@ class AdaptiveDataLoaderMixin:
 class AdaptiveDataLoader(AdaptiveDataLoaderMixin):
     """Batches of a map-style data set; ``batch_size`` is the global batch, over all replicas.
 
-    Takes what ``torch.utils.data.DataLoader`` takes but samplers. The loader that is iterated while gradients are
-    enabled and a wrapped model is in training mode trains: each of its samples is committed with the step that used
+    Takes the arguments of ``torch.utils.data.DataLoader`` except samplers. A loop over the training loader trains if
+    gradients are enabled and a wrapped model is in training mode: each sample is then committed with the step that used
     it. Every other loop evaluates: each sample comes once, on one replica.
     """
 
     def __init__(self, dataset: Any, batch_size: int = 1, shuffle: bool = False, **kwargs: Any) -> None:
-        refused = [name for name in ("sampler", "batch_sampler") if kwargs.pop(name, None) is not None]
-        if refused or isinstance(dataset, IterableDataset):
-            what = " and ".join(refused) or f"an iterable data set ({type(dataset).__name__})"
+        samplers = [name for name in ("sampler", "batch_sampler") if kwargs.pop(name, None) is not None]
+        if samplers or isinstance(dataset, IterableDataset):
+            argument = " and ".join(samplers) or f"an iterable data set ({type(dataset).__name__})"
             raise ConfigError(
-                f"AdaptiveDataLoader was given {what}; expected a map-style data set, whose order it chooses itself. "
-                f"swell.Job.loader takes samplers and streams."
+                f"AdaptiveDataLoader was given {argument}; expected a map-style data set, whose order it chooses "
+                f"itself. Use swell.Job.loader for samplers and streams."
             )
         super().__init__(batch_size)
         self.dataset, self.batch_size, self.shuffle = dataset, self._elastic.batch_size, shuffle
@@ -247,8 +252,9 @@ class AdaptiveDataLoader(AdaptiveDataLoaderMixin):
         self._evaluation: loops.Evaluation | None = None
         length = len(dataset)
         if length == 0:
-            raise DataError("the data set is empty: give one with at least 1 sample.")
-        self._elastic.serves(length, {"dataset": dataset, "shuffle": shuffle, "drop_last": self.drop_last, **kwargs})
+            raise DataError("the data set has 0 samples; expected at least 1. Check the path of your data.")
+        source = {"dataset": dataset, "shuffle": shuffle, "drop_last": self.drop_last, **kwargs}
+        self._elastic.set_source(length, source)
 
     def __iter__(self) -> Iterator[Any]:
         if loops.trains(self._elastic):
@@ -260,25 +266,25 @@ class AdaptiveDataLoader(AdaptiveDataLoaderMixin):
         return loops.evaluation_loop(self._elastic, self._evaluation)
 
     def __len__(self) -> int:
-        """Batches this replica gets in a loop, if the global batch stays as it is.
+        """Batches that this replica gets in a loop, if the global batch stays as it is.
 
-        During a training loop: those that came and those to come; after it, in the same epoch, those that came; else
-        those of the next. A step that is cut in two to be measured has two, and an autoscaled epoch lasts until its
-        progress is there.
+        During a training loop it counts the batches so far and those to come; after the loop, in the same epoch, the
+        batches of that loop; otherwise those of the next. A step that is split in two to be measured has two batches,
+        and an autoscaled epoch lasts until its progress is reached.
         """
         session, helper, size = current_session(), self._elastic, len(self.dataset)
         autoscaled = helper.max_batch_size is not None
         if self.training and session.job is not None:
             return batches_of_loop(session, helper.tally, session.job, autoscaled=autoscaled, drop_last=self.drop_last)
         if autoscaled:
-            place = {"base": self.batch_size, "length": size, "drop_last": self.drop_last}
-            return batches_of_first_loop(helper.job_settings(), session, **place)
+            policy = helper.job_settings()["batch"]
+            return batches_of_first_loop(session, policy, length=size, drop_last=self.drop_last)
         whole, rest = divmod(size, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
 
 class ElasticSampler(Sampler):
-    """One replica's part of a data set from a position on, in an order that depends on seed and epoch alone.
+    """One replica's part of a data set from a position on, in an order that depends only on seed and epoch.
 
     Rank ``r`` takes positions ``index + r``, ``index + r + K``, …; nothing is padded, so parts may differ by a sample.
     ``num_replicas`` and ``rank`` are the session's, and may be set.
@@ -291,18 +297,18 @@ class ElasticSampler(Sampler):
         self.epoch, self.index = 0, 0
 
     def set_epoch(self, epoch: int, index: int = 0) -> None:
-        """Choose the epoch's order, and where in it to begin; beyond its end, the next pass over the data."""
+        """Set the epoch, which chooses the order, and the position to begin at; past the end is the next pass."""
         self.epoch = whole_number(epoch, name="epoch", at_least=0)
         self.index = whole_number(index, name="index", at_least=0)
 
     def __iter__(self) -> Iterator[int]:
         size = len(self.dataset)
-        again, start = divmod(self.index, size)
+        passes, start = divmod(self.index, size)
         order: Order = Sequential(size)
         if self.shuffle:
-            order = Shuffled(size, seed=self.seed, epoch=self.epoch + (again << 32))
+            order = Shuffled(size, seed=self.seed, epoch=self.epoch + (passes << 32))
         return iter(order.indices(start, size)[self.rank :: self.num_replicas].tolist())
 
     def __len__(self) -> int:
-        left = len(self.dataset) - self.index % len(self.dataset)
-        return len(range(self.rank, left, self.num_replicas))
+        rest = len(self.dataset) - self.index % len(self.dataset)
+        return len(range(self.rank, rest, self.num_replicas))

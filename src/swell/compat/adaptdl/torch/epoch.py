@@ -1,4 +1,4 @@
-"""Epochs that go on where a restarted run stands."""
+"""Epochs that continue where the run is after a restart."""
 
 from __future__ import annotations
 
@@ -9,28 +9,30 @@ from swell.errors import LoopError
 
 
 def remaining_epochs_until(epoch: int) -> Iterator[int]:
-    """The number of each epoch below ``epoch`` that is not finished; loops may follow one another, not be nested.
+    """The number of each unfinished epoch below ``epoch``; loops may follow one another, but not be nested.
 
-    An epoch is finished when its body is: one that was left by ``break``, an exception or a preemption is not, and is
-    gone on with by the next loop or the next start. Loader loops of it that were through are not run again.
+    An epoch is finished when its body is. If the body was left by ``break``, an exception or a preemption, the next
+    loop or the next start continues the epoch, without the loader loops that were done.
     """
     session = current_session()
     if session.place.in_epoch:
         raise LoopError(
-            "remaining_epochs_until was called inside another loop over epochs. Finish that one first; loops may "
-            "follow one another."
+            "remaining_epochs_until was called inside another loop over epochs; expected one loop after the other. "
+            "Finish the outer loop first."
         )
     _prepare(session)
     try:
         while session.place.epoch < epoch:
-            sums = f"adaptdl-accumulator-epoch{session.place.epoch}-"
-            if session.states.lives(sums):  # the epoch was left and is gone on with
+            prefix = f"adaptdl-accumulator-epoch{session.place.epoch}-"
+            if session.states.has_live(prefix):  # the epoch was left early and continues
                 session.together(session.merge_sums)
-                session.states.retire(sums)
-                session.accumulators = [each for each in session.accumulators if each.epoch != session.place.epoch]
+                session.states.retire(prefix)
+                session.sums.retire(session.place.epoch)
             session.place.begin_epoch()
             yield session.place.epoch
-            _finish(session)
+            session.states.forget(f"adaptdl-accumulator-epoch{session.place.epoch}-")
+            session.sums.end_epoch()
+            session.place.end_epoch()
     finally:
         session.place.in_epoch = False
     session.save()
@@ -46,19 +48,11 @@ def _prepare(session: Session) -> None:
             session.notices.install()
 
 
-def _finish(session: Session) -> None:
-    session.states.forget(f"adaptdl-accumulator-epoch{session.place.epoch}-")
-    session.accumulators = [each for each in session.accumulators if each.epoch is None]
-    for each in session.accumulators:
-        each.end_epoch()
-    session.place.end_epoch()
-
-
 def current_epoch() -> int | None:
     """The epoch under way; None outside a loop over :func:`remaining_epochs_until`."""
     return current_session().place.epoch if current_session().place.in_epoch else None
 
 
 def finished_epochs() -> int:
-    """How many epochs are finished, over all restarts."""
+    """The number of finished epochs, over all restarts."""
     return current_session().place.epoch

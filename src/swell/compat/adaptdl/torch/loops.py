@@ -1,4 +1,4 @@
-"""Loops over loaders: which one trains, how it goes on after a restart, how the others share out their samples."""
+"""Loops over loaders: which one trains, how it continues after a restart, how the others share their samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from swell.compat.adaptdl.members import Loader
 from swell.compat.adaptdl.session import Session, current_session
-from swell.compat.adaptdl.torch.extent import Tally
+from swell.compat.adaptdl.torch.loop_length import Tally, target_of
 from swell.core.planning import plan_remainder
 from swell.core.types import Plan
 from swell.data.feed import Feed
@@ -35,12 +35,12 @@ def trains(helper: Loader) -> bool:
 
 @contextmanager
 def only_loop(helper: Loader) -> Iterator[None]:
-    """Hold the place of the one loop that may run; it is done when its body ends, or is left by ``break``."""
+    """Around a loop over a loader, of which one may run at a time; its end and a ``break`` count as done."""
     session = current_session()
-    if session.current is not None:  # raised before anything is touched: the outer loop goes on unharmed
+    if session.current is not None:  # nothing was changed yet, so the outer loop can go on
         raise LoopError(
-            "a loop over an AdaptiveDataLoader began inside another one. Finish the outer loop first: after a restart "
-            "nobody could tell how far both of them were."
+            "a loop over an AdaptiveDataLoader began inside another one; expected one loop after the other, because a "
+            "restart could not find its place in both. Finish the outer loop first."
         )
     session.current = helper
     try:
@@ -54,7 +54,7 @@ def only_loop(helper: Loader) -> Iterator[None]:
 
 
 def step_under_way() -> StepInProgress | None:
-    """The training step whose batch is out; None outside the training loop."""
+    """The training step whose batch the user's loop has; None outside the training loop."""
     job = current_session().job
     return None if job is None else job.engine.steps.current
 
@@ -63,65 +63,58 @@ def step_under_way() -> StepInProgress | None:
 
 
 def training_loop(helper: Loader, tally: Tally) -> Iterator[Any]:
-    """The batches of one pass; with autoscaling, of as many samples as an epoch's progress takes."""
+    """The batches of one pass; with autoscaling, of as many samples as make the progress of an epoch."""
     session = current_session()
     job = session.start(helper)
-    if session.place.enter_loop():
+    place, engine = session.place, job.engine
+    if place.enter_loop():
         return
     with only_loop(helper):
-        engine = job.engine
-        horizon, committer = engine.horizon, engine.committer
         tally.begin()
         if helper.max_batch_size is not None:
-            worth = engine.state.ledger.length / helper.batch_size  # base steps of an epoch
-            horizon.target = (session.place.epoch + 1) * worth if session.place.in_epoch else job.progress + worth
-        elif session.place.left_in is not None and session.place.left_in != session.place.epoch:
-            committer.end_epoch(complete=False)  # an earlier epoch was left early; this one begins anew
-        session.place.left_in = None
+            engine.horizon.target = target_of(session, job)
+        elif place.early_exit is not None and place.early_exit != place.epoch:
+            engine.committer.end_epoch(complete=False)  # an earlier epoch was left early; this one has its own pass
+        place.early_exit = None
         try:
             while True:
-                yield from _watched(session, job, tally)
+                yield from _training_batches(session, job, tally)
                 if engine.planner.complete:
-                    committer.end_epoch(complete=True)
-                if horizon.target is None or horizon.reached(job.progress):
+                    engine.committer.end_epoch(complete=True)
+                if engine.horizon.target is None or engine.horizon.reached(job.progress):
                     break
-            tally.through_in = session.place.epoch if session.place.in_epoch else None
+            tally.last_epoch = place.epoch if place.in_epoch else None
         except GeneratorExit:
-            session.place.left_in = session.place.epoch if session.place.in_epoch else None
+            place.early_exit = place.epoch if place.in_epoch else None
             raise
         finally:
-            horizon.target, tally.under_way = None, False
+            engine.horizon.target, tally.under_way = None, False
 
 
-def _watched(session: Session, job: Job, tally: Tally) -> Iterator[Any]:
-    """The job's batches; notes after each whether what the user's loop should have done with it was done."""
-    step, samples, redone = None, job.samples, 0
-    for batch in _by_the_job(session, job):
-        now = job.engine.steps.current
-        if now is not step:
-            for accumulator in session.accumulators:
-                accumulator.settle(keep=step is None or job.samples > samples)
-            redone = 0 if job.samples > samples else redone
-            step, samples = now, job.samples
+def _training_batches(session: Session, job: Job, tally: Tally) -> Iterator[Any]:
+    """The job's batches; after each one, a check that the user's loop has stepped the optimizer."""
+    samples, overflows = job.samples, 0
+    for batch in _job_batches(session, job):
+        step = job.engine.steps.current
+        if job.samples > samples:
+            samples, overflows = job.samples, 0
         for model in session.models:
             model.clipping.begin()
-        tally.came += 1
+        tally.batches += 1
         yield batch
-        if now is not None and not now.ended and not now.taken and now.spoiled is None:
-            redone += 1
-            if redone > MAX_OVERFLOWS or not any(model.mp_scaler is not None for model in session.models):
+        if step is not None and not step.ended and not step.taken and step.spoiled is None:
+            overflows += 1
+            if overflows > MAX_OVERFLOWS or not any(model.mp_scaler is not None for model in session.models):
                 raise LoopError(
-                    "the next batch was asked for, but optimizer.step() was not called for the one before. Call "
-                    "loss.backward() and optimizer.step() for every batch: while gradients accumulate, the step is "
-                    "made when its last batch is there. To evaluate, use torch.no_grad() or model.eval()."
+                    "the loop asked for the next batch, but optimizer.step() was not called for the last one; expected "
+                    "loss.backward() and optimizer.step() for every batch, also while gradients accumulate. Call them, "
+                    "or use torch.no_grad() or model.eval() to evaluate."
                 )
             job.redo()  # the gradient scaler found an overflow and skipped the step: its samples come again
-    for accumulator in session.accumulators:
-        accumulator.settle(keep=job.samples > samples or step is None)
 
 
-def _by_the_job(session: Session, job: Job) -> Iterator[Any]:
-    """The job's batches; while it gets the next one ready, it may step the optimizer of a replica without samples."""
+def _job_batches(session: Session, job: Job) -> Iterator[Any]:
+    """The job's batches; between them the job may step the optimizer of a replica without samples."""
     batches = iter(job.engine.loader)
     try:
         while True:
@@ -140,7 +133,7 @@ def _by_the_job(session: Session, job: Job) -> Iterator[Any]:
 
 
 class Evaluation:
-    """The data of a loader that does not train, and what fetches it ahead."""
+    """The data of a loader that does not train, fetched ahead."""
 
     def __init__(
         self, dataset: Any, batch_size: int, *, shuffle: bool, drop_last: bool, loading: dict[str, Any]
@@ -154,12 +147,12 @@ class Evaluation:
             count = min(self.batch_size, self.length - start)
             if count < self.batch_size and self.drop_last:
                 return
-            mine = plan_remainder(count, replicas).shares[rank]
-            yield start + count, [Span(epoch, start + m.offset, start + m.offset + m.size) for m in mine]
+            share = plan_remainder(count, replicas).shares[rank]
+            yield start + count, [Span(epoch, start + m.offset, start + m.offset + m.size) for m in share]
             start += count
 
     def fetch(self, span: Span, stop: int, replicas: int, rank: int) -> Any:
-        """One batch; those after it are fetched ahead."""
+        """One batch; the next ones are fetched ahead."""
         later = self.rounds(span.epoch, stop, replicas, rank)
         return self._feed.fetch(span, lambda: (span for _, spans in later for span in spans))
 
@@ -170,20 +163,20 @@ def evaluation_plan(count: int) -> Plan:
 
 
 def evaluation_loop(helper: Loader, data: Evaluation) -> Iterator[Any]:
-    """Every sample once, on one replica each; resumed after the last global batch that was through."""
+    """Every sample once, on one replica; a resumed loop continues after the last global batch that was done."""
     session = current_session()
     known = session.known_training()
     if known is not None and session.models:
-        session.start(known)  # a restarted run must have its weights back before it is judged
-    if session.place.enter_loop():
+        session.start(known)  # a resumed run needs its weights before it is evaluated
+    place = session.place
+    if place.enter_loop():
         return
     with only_loop(helper):
-        ended = session.place.ended_loops
-        for accumulator in session.accumulators:
-            accumulator.settle(keep=True)  # added before the loop: it counts whatever happens in it
-        while session.place.ended_loops == ended:  # others may have been through when this replica was cut off
+        loops = place.ended_loops
+        session.sums.settle(keep=True)  # additions before the loop count, whatever happens in it
+        while place.ended_loops == loops:  # it rises here if other replicas finished while this one was cut off
             replicas, rank = session.collective.size, session.collective.rank
-            stop, spans = next(data.rounds(session.place.epoch, session.place.index, replicas, rank), (None, []))
+            stop, spans = next(data.rounds(place.epoch, place.index, replicas, rank), (None, []))
             if stop is None:
                 break
             for span in spans:

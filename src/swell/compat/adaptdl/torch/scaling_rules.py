@@ -21,7 +21,7 @@ _ADAM = ("Adam", "AdamW")
 
 
 class ScalingRuleBase:
-    """A rule of your own: override ``scale_lr(scale)``, the factor of the learning rate, or one for each group.
+    """A rule of your own: override ``scale_lr(scale)`` to return the learning rate's factor, or one for each group.
 
     ``self.adp`` is the wrapped model; ``self.adp.gns`` has the gradient's measured signal and variance.
     """
@@ -31,16 +31,16 @@ class ScalingRuleBase:
     def scale_lr(self, scale: float) -> Any:
         """The factor for the learning rate at ``scale`` times the initial batch."""
         raise ConfigError(
-            f"{type(self).__name__} does not say how the learning rate follows the batch. Define "
+            f"{type(self).__name__} has no scale_lr; expected one that returns the learning rate's factor. Define "
             f"scale_lr(self, scale), or use AdaScale()."
         )
 
     def initialize(self, adp: AdaptiveDataParallel, optimizer: Optimizer, patch_optimizer: bool = False) -> None:
-        """Hold on to the model the rule is for; ``AdaptiveDataParallel`` calls it."""
+        """Remember the model of the rule; ``AdaptiveDataParallel`` calls it."""
         self.adp = adp
 
     def rule(self, optimizer: Optimizer, base_batch: int) -> Rule:
-        """The same as a rule of swell's."""
+        """The rule that the job uses."""
         return _OwnScale(self, len(optimizer.param_groups))
 
 
@@ -48,7 +48,7 @@ class AdaScale(ScalingRuleBase):
     """The gain of each parameter group: :class:`swell.AdaScale`."""
 
     def rule(self, optimizer: Optimizer, base_batch: int) -> Rule:
-        """The same as a rule of swell's."""
+        """The rule that the job uses."""
         return rules.AdaScale()
 
 
@@ -56,7 +56,7 @@ class AdamScale(ScalingRuleBase):
     """The root of the gain, measured in Adam's own metric: :class:`swell.AdamScale`."""
 
     def rule(self, optimizer: Optimizer, base_batch: int) -> Rule:
-        """The same as a rule of swell's."""
+        """The rule that the job uses."""
         return rules.AdamScale()
 
 
@@ -64,7 +64,7 @@ class LinearScale(ScalingRuleBase):
     """The scale: :class:`swell.Linear`."""
 
     def rule(self, optimizer: Optimizer, base_batch: int) -> Rule:
-        """The same as a rule of swell's."""
+        """The rule that the job uses."""
         return rules.Linear()
 
 
@@ -72,7 +72,7 @@ class SqrtScale(ScalingRuleBase):
     """The root of the scale: :class:`swell.Root`."""
 
     def rule(self, optimizer: Optimizer, base_batch: int) -> Rule:
-        """The same as a rule of swell's."""
+        """The rule that the job uses."""
         return rules.Root()
 
 
@@ -83,7 +83,7 @@ class LEGWScale(ScalingRuleBase):
         self._epochs, self._size = base_warmup_epochs, data_size
 
     def rule(self, optimizer: Optimizer, base_batch: int) -> Rule:
-        """The same as a rule of swell's."""
+        """The rule that the job uses."""
         return rules.LEGW.from_epochs(self._epochs, epoch_size=self._size, base_batch=base_batch, base_warmup="rule")
 
 
@@ -91,56 +91,59 @@ class SuitingScale(ScalingRuleBase):
     """The rule that suits the optimizer: AdamScale for Adam and AdamW, swell's ``auto`` for the others."""
 
     def rule(self, optimizer: Optimizer, base_batch: int) -> Rule:
-        """The same as a rule of swell's."""
+        """The rule that the job uses."""
         name = type(optimizer).__name__
         return rules.AdamScale() if name in _ADAM else rules.auto(name)
 
 
 @dataclass(frozen=True, slots=True)
 class ByNoise:
-    """Any rule's factors, with progress counted by the measured gain, as AdaptDL does whatever the rule."""
+    """A rule's factors with the progress of the measured gain, by which AdaptDL counts under every rule."""
 
     rule: Rule
     progress: Rule
 
     def factors(self, state: ScaleState) -> Factors:
-        """Those of the rule."""
+        """The factors of the rule."""
         return self.rule.factors(state)
 
     def gain(self, state: ScaleState) -> float:
-        """That of the gradient's noise."""
+        """The gain by the gradient's noise."""
         return self.progress.gain(state)
 
 
 def by_noise(rule: Rule) -> Rule:
-    """The rule with AdaptDL's count of progress; one that measures already is left as it is."""
+    """The rule with AdaptDL's count of progress; a rule that measures the gain stays as it is."""
     inner = rule
-    while (wrapped := getattr(inner, "rule", None)) is not None:
-        inner = wrapped
+    while (next_inner := getattr(inner, "rule", None)) is not None:
+        inner = next_inner
     return rule if isinstance(inner, (rules.AdaScale, rules.AdamScale)) else ByNoise(rule, rules.AdaScale())
 
 
 class _OwnScale:
-    """The user's ``scale_lr`` as a rule; one number for all groups, or one for each in their order."""
+    """The user's ``scale_lr`` as a rule; it returns one number for all groups, or one for each in their order."""
 
     def __init__(self, own: ScalingRuleBase, num_groups: int) -> None:
-        self._own, self._groups = own, num_groups
+        self._own, self._num_groups = own, num_groups
         self._step: tuple[float, int] | None = None
-        self._asked = 0
+        self._group = 0  # the group whose factors are asked for next, in this step
         self._factors = np.ones(num_groups)
 
     def factors(self, state: ScaleState) -> Factors:
         if self._step != (state.scale, state.samples):
-            self._step, self._asked = (state.scale, state.samples), 0
-            given = np.asarray(self._own.scale_lr(state.scale), dtype=float)
-            if given.shape not in ((), (1,), (self._groups,)) or not np.all(np.isfinite(given) & (given >= 0)):
+            self._step, self._group = (state.scale, state.samples), 0
+            factors = np.asarray(self._own.scale_lr(state.scale), dtype=float)
+            if factors.shape not in ((), (1,), (self._num_groups,)) or not np.all(
+                np.isfinite(factors) & (factors >= 0)
+            ):
                 raise ConfigError(
-                    f"{type(self._own).__name__}.scale_lr({state.scale:g}) gave {given.tolist()}; expected a finite "
-                    f"number, 0 or more, or {self._groups} of them, one a parameter group."
+                    f"{type(self._own).__name__}.scale_lr({state.scale:g}) is {factors.tolist()}; expected one finite "
+                    f"number, 0 or more, or {self._num_groups} of them, one for each parameter group. Return that."
                 )
-            self._factors = np.broadcast_to(given, (self._groups,))
-        self._asked += 1
-        return Factors(lr=float(self._factors[(self._asked - 1) % self._groups]))
+            self._factors = np.broadcast_to(factors, (self._num_groups,))
+        factor = self._factors[self._group % self._num_groups]
+        self._group += 1
+        return Factors(lr=float(factor))
 
     def gain(self, state: ScaleState) -> float:
         return rules.AdaScale().gain(state)
