@@ -112,7 +112,7 @@ def own_collate(samples: list[int]) -> torch.Tensor:
 
 
 class Reader:
-    """Reads by one plan, a turn at a time; each turn goes on where the one before ended."""
+    """Reads by one plan, a turn at a time; each turn starts where the one before ended."""
 
     def __init__(self, layout_of: Callable[[int], Layout], mode: str, workers: int, collate_fn: Any = None) -> None:
         self.layout_of, self.mode, self.workers = layout_of, mode, workers
