@@ -67,7 +67,7 @@ SPANS = st.builds(
     st.integers(0, N - 1),
     st.integers(1, 40),
 )
-"""Any span at all: back and forth, over and again."""
+"""Any span: back and forth, again and again."""
 
 WILD = st.lists(st.tuples(SPANS, st.lists(SPANS, max_size=8)), max_size=12)
-"""Asked for without rhyme or reason, and foreseen wrongly."""
+"""Spans in no order, each with expectations that are wrong."""

@@ -14,7 +14,7 @@ from swell.errors import ConfigError
 
 
 class Counting(IterableDataset[int]):
-    """The numbers below ``n``, shared out among workers as torch asks of iterable data sets."""
+    """The numbers below ``n``, split over workers as torch asks of iterable data sets."""
 
     def __init__(self, n: int) -> None:
         self.n = n

@@ -19,7 +19,7 @@ from tests.data.plans import PHASES, WILD, N, Phase, asked_for
 
 
 class Records(Dataset[dict[str, Any]]):
-    """Samples of every kind that default_collate knows, all telling their index."""
+    """Samples of every kind that default_collate knows, all holding their index."""
 
     def __len__(self) -> int:
         return N
@@ -37,7 +37,7 @@ def members(span: Span) -> list[int]:
 
 
 def seen(batch: Any) -> list[int]:
-    """The indices a batch of records tells, which must agree in all its fields."""
+    """The indices in a batch of records, which must agree in all its fields."""
     indices, names = batch["pair"]
     assert list(names) == [f"sample {i}" for i in indices.tolist()]
     assert batch["x"].tolist() == [[i] * 3 for i in indices.tolist()]

@@ -37,7 +37,7 @@ def read(feed: Feed, asked: list[Span], *, then: list[Span] | None = None) -> li
 
 
 class ByProcess(Dataset[tuple[int, int]]):
-    """Each sample tells which process read it, and a mark the main process may set at any time."""
+    """Each sample holds the process that read it, and a mark that the main process may set at any time."""
 
     mark = 0
 
@@ -136,7 +136,7 @@ class DiesOnce(ByProcess):
         return super().__getitem__(index)
 
 
-# torch's handler of SIGCHLD raises wherever the main thread is; inside of a __del__ Python can only warn of it.
+# torch's handler of SIGCHLD raises wherever the main thread is; inside a __del__ Python can only warn of it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_killed_worker_is_an_error_after_which_new_workers_go_on(tmp_path: Path) -> None:
     feed = Feed(DiesOnce(tmp_path / "died"), order_of, num_workers=2, persistent_workers=True)
@@ -189,7 +189,7 @@ def test_a_worker_that_takes_too_long_is_an_error() -> None:
     with pytest.raises(LoadError, match=r"timed out after 1 seconds"):
         feed.fetch(Span(0, 8, 16))
     for process in workers:
-        process.join(timeout=30)  # it was told to stop, and does so in a moment
+        process.join(timeout=30)  # it stops in a moment
     assert not any(process.is_alive() for process in workers)
 
 
@@ -211,7 +211,7 @@ def test_close_stops_the_workers_and_a_later_fetch_starts_new_ones() -> None:
 
 
 def test_a_feed_that_is_forgotten_takes_its_workers_with_it() -> None:
-    gc.disable()  # at once, not when the collector comes round
+    gc.disable()  # workers must stop at once, not when the collector runs
     try:
         feed = Feed(ByProcess(), order_of, num_workers=2, persistent_workers=True)
         workers = workers_of(feed)
@@ -247,7 +247,7 @@ def test_workers_may_be_spawned() -> None:
 
 
 class Pinnable:
-    """A batch of a type of its own, which says how to pin it."""
+    """A batch of its own type, which can pin itself."""
 
     def __init__(self, samples: list[int]) -> None:
         self.values = torch.tensor(samples)

@@ -82,16 +82,16 @@ def test_looking_ahead_costs_at_most_twice_what_looking_up_each_span_alone_costs
 
 
 def test_each_epoch_has_its_order_made_once() -> None:
-    made: list[int] = []
+    epochs: list[int] = []
 
     def order_of(epoch: int) -> Sequential:
-        made.append(epoch)
+        epochs.append(epoch)
         return Sequential(10)
 
     indices = Indices(order_of)
     for epoch in (0, 0, 1, 0, 1, 2, 1, 2):
         indices(Span(epoch, 0, 5))
-    assert made == [0, 1, 2]
+    assert epochs == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("epoch", "start", "stop"), [(0, 5, 5), (0, 6, 5), (0, -1, 5), (-1, 0, 5)])

@@ -13,7 +13,7 @@ DEPTHS = st.integers(1, 6)
 
 
 class Loader:
-    """A loader with workers, as far as it matters here: it keeps ``depth`` requests under way while it gets some."""
+    """A loader with workers, as far as it matters: it keeps ``depth`` requests under way while it gets some."""
 
     def __init__(self, prefetch: Prefetch, depth: int) -> None:
         self.prefetch, self.depth = prefetch, depth
@@ -123,9 +123,9 @@ def test_samples_fetched_ahead_that_are_still_wanted_are_not_read_again(
             returned += reader.fetch(span, foreseen)
     ahead = set(reader.requested) - set(returned)
     reader.requested.clear()
-    wanted = [span for span, _ in after.spans(0, first)]
-    for i, span in enumerate(wanted):
-        assert reader.fetch(span, wanted[i + 1 :]) == positions(span)
+    needed = [span for span, _ in after.spans(0, first)]
+    for i, span in enumerate(needed):
+        assert reader.fetch(span, needed[i + 1 :]) == positions(span)
     assert not ahead & set(reader.requested)
 
 

@@ -246,7 +246,7 @@ class DiesOnce(FromZero):
             yield i
 
 
-# torch's handler of SIGCHLD raises wherever the main thread is; inside of a __del__ Python can only warn of it.
+# torch's handler of SIGCHLD raises wherever the main thread is; inside a __del__ Python can only warn of it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_killed_worker_is_an_error_after_which_a_new_one_goes_on(tmp_path: Path) -> None:
     stream = Stream(DiesOnce(300, tmp_path / "died"), num_workers=1)

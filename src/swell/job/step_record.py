@@ -20,7 +20,7 @@ class StepRecord:
         self._emit, self._nonfinite = emit, nonfinite
         self._loss: float | None = None
         self._has_loss = False
-        self._fields: dict[str, Any] | None = None
+        self._facts: dict[str, Any] | None = None
         self._duration: Duration
 
     def set_loss(self, loss: float | None) -> None:
@@ -32,10 +32,10 @@ class StepRecord:
 
     def set_committed(self, duration: Duration, **fields: Any) -> None:
         """The step was committed; its duration is read when everything is known."""
-        self._duration, self._fields = duration, fields
+        self._duration, self._facts = duration, fields
         self._emit_if_complete()
 
     def _emit_if_complete(self) -> None:
-        if self._fields is not None and self._has_loss:
-            self._emit(Stepped(time=time.time(), loss=self._loss, step_s=self._duration.seconds, **self._fields))
-            self._fields = None
+        if self._facts is not None and self._has_loss:
+            self._emit(Stepped(time=time.time(), loss=self._loss, step_s=self._duration.seconds, **self._facts))
+            self._facts = None
