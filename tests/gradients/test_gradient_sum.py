@@ -126,7 +126,7 @@ def test_half_precision_gradients_are_added_up_in_float32(narrow: torch.dtype, l
     _, sums = make(narrow)
     for value in (large, 1.0, 1.0, 1.0):  # large + 1 is large in the narrow type
         take(sums, [torch.full(shape, value, dtype=narrow) for shape in SHAPES])
-    (first, *_) = sums.exchanged(sums.codes())
+    (first, *_) = sums.tensors_to_sum(sums.codes())
     assert first.dtype == torch.float32 and bool((first == large + 3).all())
     gradient = released(sums)[0]
     assert gradient is not None and gradient.dtype == narrow
@@ -166,7 +166,7 @@ def test_replicas_with_different_gradients_exchange_one_list_and_end_with_one_su
     lists = []
     for sums, gradients in zip(replicas, both, strict=True):
         take(sums, gradients)
-        lists.append(sums.exchanged(codes))
+        lists.append(sums.tensors_to_sum(codes))
     assert [t.shape for t in lists[0]] == [t.shape for t in lists[1]]
     assert not any(tensor.is_sparse for tensors in lists for tensor in tensors)
     for one, other in zip(*lists, strict=True):
@@ -224,7 +224,7 @@ def test_a_group_that_is_added_belongs_to_the_sum_from_the_next_clear_on() -> No
     squares = sums.small_squares()
     assert squares is not None and squares.tolist() == pytest.approx([2.0, 12.0])
     assert sums.codes() == DENSE * 2
-    assert [t.shape for t in sums.exchanged(sums.codes())] == [(2,), (3,)]
+    assert [t.shape for t in sums.tensors_to_sum(sums.codes())] == [(2,), (3,)]
     assert [None if g is None else g.tolist() for g in released(sums)] == [[1, 1], [2, 2, 2]]
 
 
@@ -244,4 +244,4 @@ def test_an_optimizer_whose_parameters_are_all_frozen_has_an_empty_sum() -> None
     sums.take(multiplier=1.0, measure=True, preconditioned=False)
     squares = sums.small_squares()
     assert squares is not None and squares.tolist() == [0, 0]
-    assert sums.exchanged(sums.codes()) == [] and released(sums) == [None] * 4
+    assert sums.tensors_to_sum(sums.codes()) == [] and released(sums) == [None] * 4

@@ -126,7 +126,7 @@ def test_both_gradients_are_measured_in_the_metric_of_the_second_step() -> None:
         figures = pairs.see(step=step, samples=step, batch=1, preconditioned=step >= WARM_UP_STEPS)
         if step < WARM_UP_STEPS:
             optimizer.step()
-            sums.metric.stepped()
+            sums.preconditioner.stepped()
     group = optimizer.param_groups[0]
     one, other = (
         [divided(g, optimizer.state[p], group) for g, p in zip(gradients, parameters, strict=True) if g is not None]

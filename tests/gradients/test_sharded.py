@@ -53,15 +53,15 @@ def measure(collective: Any) -> list[dict[str, Any]]:
         fully_shard(module, mesh=mesh)
     optimizer = optimizer_of(model)
     sums = GradientSum(optimizer)
-    sums.shards = shards = ShardedGradients(sharded_modules(model), optimizer, sums.metric)
+    sums.shards = shards = ShardedGradients(sharded_modules(model), optimizer, sums.preconditioner)
     results = []
     for step in range(WARM_UP_STEPS + 1):
-        warm = sums.metric.warm
+        warm = sums.preconditioner.warm
         for index in range(2):
             shards.expect(micro_batch(collective.rank, index)[0], measure=True, preconditioned=warm)
             weighted_loss(model, collective.rank, index).backward()
             sums.take(multiplier=micro_batch(collective.rank, index)[0], measure=True, preconditioned=warm)
-        whole = sums.exchanged(sums.codes())
+        whole = sums.tensors_to_sum(sums.codes())
         figures = [sums.small_squares(), sums.sharded_squares()]
         if warm:
             figures += [sums.small_squares(preconditioned=True), sums.sharded_squares(preconditioned=True)]
@@ -78,7 +78,7 @@ def measure(collective: Any) -> list[dict[str, Any]]:
         )
         if step < WARM_UP_STEPS:
             optimizer.step()
-            sums.metric.stepped()
+            sums.preconditioner.stepped()
             sums.clear()
     return results
 

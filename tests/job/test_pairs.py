@@ -170,6 +170,6 @@ def test_a_large_gradient_has_the_norm_of_its_quotient_though_it_is_measured_in_
         optimizer.step()
     metric, gradients = Preconditioner(optimizer), [torch.randn_like(p) for p in parameters]
     whole = metric.divide(parameters, gradients)
-    for quotient, standing in zip(whole, metric.measurable(parameters, gradients), strict=True):
+    for quotient, standing in zip(whole, metric.norm_proxies(parameters, gradients), strict=True):
         assert quotient is not None and standing is not None
         assert float(standing.norm()) == pytest.approx(float(quotient.norm()), rel=1e-12)

@@ -1,1 +1,1 @@
-"""Gradients on their way to the optimizer: accumulated with weights, measured, exchanged, applied with factors."""
+"""Gradients on their way to the optimizer: summed with weights, measured, exchanged, applied with factors."""

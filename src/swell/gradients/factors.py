@@ -1,4 +1,4 @@
-"""A rule's factors on an optimizer for one step, and everything put back afterwards."""
+"""A rule's factors on an optimizer for one step; afterwards its base values are back."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ CHANGED = ("lr", "betas", "alpha", "rho", "momentum", "eps", "weight_decay")
 
 @contextmanager
 def scaled(optimizer: Optimizer, factors: Sequence[Factors], clock: BiasClock) -> Iterator[None]:
-    """Hold each group's factors while the body steps the optimizer; base values are back when it ends, come what may.
+    """Apply each group's factors while the body steps the optimizer; restore the base values, also after an error.
 
-    Schedulers and the user read and write the base values between steps and never meet a factor.
+    Schedulers and the user read and write the base values between steps and never see a factor.
     """
-    before = [dict(group) for group in optimizer.param_groups]
+    base_values = [dict(group) for group in optimizer.param_groups]
     try:
         for group, factor in zip(optimizer.param_groups, factors, strict=True):
             _apply(group, factor)
         with clock.running(optimizer, [factor.beta_power for factor in factors]):
             yield
     finally:
-        for group, values in zip(optimizer.param_groups, before, strict=True):
+        for group, values in zip(optimizer.param_groups, base_values, strict=True):
             for key in CHANGED:
                 if key in values:
                     group[key] = values[key]
@@ -53,21 +53,21 @@ def _apply(group: dict[str, Any], factor: Factors) -> None:
 class BiasClock:
     """Keeps Adam's bias correction right while its betas change from step to step.
 
-    torch corrects by ``1 - beta ** step``, which is true only while beta never changes. The true correction needs the
-    product of all betas used so far, which is ``beta ** power_sum``; so for the one step that runs, ``step`` is set to
-    the number that yields it. Nothing is kept while every power is one.
+    torch corrects by ``1 - beta ** step``, which is right only while beta never changes. The right correction needs the
+    product of all betas used so far, which is ``beta ** power_sum``; so during a step the optimizer sees the ``step``
+    that gives it. Nothing is kept while every power is one.
     """
 
     def __init__(self) -> None:
-        self._sums: dict[Tensor, float] = {}
+        self._power_sums: dict[Tensor, float] = {}
 
     @contextmanager
     def running(self, optimizer: Optimizer, powers: Sequence[float]) -> Iterator[None]:
-        """Let the optimizer see effective step counts while it steps, and count on."""
-        if not self._sums and all(power == 1 for power in powers):
+        """Show the optimizer effective step counts while the body steps it; count the step."""
+        if not self._power_sums and all([power == 1 for power in powers]):
             yield
             return
-        shown: list[tuple[dict[str, Any], Any, float]] = []
+        replaced: list[tuple[dict[str, Any], Any, float]] = []  # a state, its step count, the same as a number
         for group, power in zip(optimizer.param_groups, powers, strict=True):
             if "betas" not in group:
                 continue
@@ -76,21 +76,21 @@ class BiasClock:
                     continue
                 state = optimizer.state.get(parameter) or {}
                 steps = float(state["step"]) if "step" in state else 0.0
-                total = self._sums[parameter] = self._sums.get(parameter, steps) + power
+                total = self._power_sums[parameter] = self._power_sums.get(parameter, steps) + power
                 if "step" in state:
-                    shown.append((state, state["step"], steps))
+                    replaced.append((state, state["step"], steps))
                     state["step"] = _like(state["step"], effective_step(total, power) - 1)
         yield
-        for state, original, steps in shown:
+        for state, original, steps in replaced:
             state["step"] = _like(original, steps + 1)
 
     def state_dict(self, parameters: Sequence[Tensor]) -> dict[str, float]:
-        """Power sums by position of the parameter."""
-        return {str(i): self._sums[p] for i, p in enumerate(parameters) if p in self._sums}
+        """Power sums by the parameter's position in the list."""
+        return {str(i): self._power_sums[p] for i, p in enumerate(parameters) if p in self._power_sums}
 
     def load_state_dict(self, state: dict[str, float], parameters: Sequence[Tensor]) -> None:
-        """Power sums as they were saved."""
-        self._sums = {parameters[int(i)]: float(value) for i, value in state.items()}
+        """Continue from saved power sums."""
+        self._power_sums = {parameters[int(i)]: float(value) for i, value in state.items()}
 
 
 def _like(original: Any, value: float) -> Any:

@@ -1,4 +1,4 @@
-"""The running sum of one step's weighted micro-gradients, and the norms of each on the way."""
+"""The running sum of one step's weighted micro-gradients, and their norms."""
 
 from __future__ import annotations
 
@@ -13,46 +13,57 @@ from swell.gradients.placement import copies, is_sharded, local
 from swell.gradients.preconditioner import Preconditioner
 from swell.gradients.sharded import ShardedGradients
 
-ABSENT, DENSE, SPARSE = "0", "1", "2"
+ABSENT, DENSE, SPARSE = "0", "1", "2"  # which gradient a parameter has; replicas agree on the largest code
 
 
 class GradientSum:
     """Takes each micro-gradient out of ``.grad``, measures it, and adds it up.
 
-    Autograd hands every micro-gradient over whole, so measuring reads it once and copies nothing; with a single
-    micro-batch the sum *is* that gradient. A ``zero_grad()`` left in the user's loop can do no harm, because between
-    micro-batches nothing is kept in ``.grad``. Half-precision gradients are added up in float32.
+    Autograd leaves every micro-gradient whole, so measuring reads it once and copies nothing; with a single
+    micro-batch the sum *is* that gradient. A ``zero_grad()`` left in the user's loop does no harm, because nothing
+    stays in ``.grad`` between micro-batches. Half-precision gradients are added up in float32.
+
+    What depends on the parameters alone is worked out once, and again after ``clear`` when some were added.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
-        self.metric = Preconditioner(optimizer)
-        self.shards: ShardedGradients | None = None  # where the model adds its gradients up itself
-        self._sizes: list[int] = []
+        self.preconditioner = Preconditioner(optimizer)
+        self.shards: ShardedGradients | None = None  # of a model that sums its gradients over replicas itself
         self.parameters: list[Tensor] = []
         self.norms = GroupNorms([], [])
+        self._sizes: list[int] = []  # parameters of each group
+        self._sharded: list[bool] = []  # for each parameter, whether replicas hold pieces of it
+        self._copies = 1  # replicas that hold the same piece
         self.clear()
 
     def clear(self) -> None:
-        """Forget the step: its sums, its norms and whatever is left in ``.grad``; see parameters added since."""
-        groups = [group["params"] for group in self._optimizer.param_groups]
-        sizes = [len(group) for group in groups]
-        if sizes != self._sizes:
-            self._sizes = sizes
-            self.parameters = [p for group in groups for p in group]
-            self.norms = GroupNorms(self.parameters, sizes)
+        """Forget the step: its sums, its norms and what is left in ``.grad``; take in parameters added since."""
+        if self.outdated:
+            self._read_groups()
         self._sums: list[Tensor | None] = [None] * len(self.parameters)
+        self._has_sums = False
+        self._codes: str | None = None
         self._squares: list[tuple[Tensor, float]] = []
         self._preconditioned: list[tuple[Tensor, float]] = []
+        self.preconditioner.refresh()
         if self.shards is not None:
             self.shards.clear()
         for parameter in self.parameters:
             parameter.grad = None
 
+    def _read_groups(self) -> None:
+        groups = [group["params"] for group in self._optimizer.param_groups]
+        self._sizes = [len(group) for group in groups]
+        self.parameters = [parameter for group in groups for parameter in group]
+        self.norms = GroupNorms(self.parameters, self._sizes)
+        self._sharded = [is_sharded(parameter) for parameter in self.parameters]
+        self._copies = max((copies(parameter) for parameter in self.parameters), default=1)
+
     @property
     def empty(self) -> bool:
         """Whether no backward pass of the step has left a gradient yet, taken or still in ``.grad``."""
-        return all(held is None for held in self._sums) and all(p.grad is None for p in self.parameters)
+        return self.codes().strip(ABSENT) == "" and all([p.grad is None for p in self.parameters])
 
     @property
     def outdated(self) -> bool:
@@ -70,121 +81,137 @@ class GradientSum:
                 gradient.mul_(multiplier)
 
     def take(self, *, multiplier: float, measure: bool, preconditioned: bool, round_weight: float = 0.0) -> None:
-        """Move the gradients that one micro-batch left in ``.grad`` into the sum; ``multiplier`` weighed its loss.
+        """Move the gradients that one micro-batch left in ``.grad`` into the sum; its loss had this ``multiplier``.
 
-        ``round_weight`` is the sum of the multipliers of all replicas in this round, for gradients that come summed.
+        ``round_weight`` is the sum of all replicas' multipliers in this round, for gradients that arrive summed.
         """
         gradients = [p.grad for p in self.parameters]
         weight = round_weight if self.shards is not None and self.shards.by_rounds else multiplier
         if measure and weight > 0:
-            own = self._measurable(gradients)
-            self._squares.append((self._norms(own), weight))
+            own = self._own(gradients)
+            self._squares.append((self._own_squares(own), weight))
             if preconditioned:
-                self._preconditioned.append((self._norms(self.metric.measurable(self.parameters, own)), weight))
+                proxies = self.preconditioner.norm_proxies(self.parameters, own)
+                self._preconditioned.append((self._own_squares(proxies), weight))
         for parameter in self.parameters:
             parameter.grad = None
-        if all(held is None for held in self._sums):
-            self._sums = gradients
-        else:
+        if self._has_sums:
             self._add(gradients)
+        else:
+            self._sums, self._has_sums = gradients, True
+        self._codes = None
 
-    def _measurable(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
-        """The gradients as this replica may measure them now: those of sharded models were, before they were summed."""
+    def _own(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
+        """What this replica can measure now; a sharded model's gradients were measured before they were summed."""
         if self.shards is None:
             return gradients
         if self.shards.alone:
-            return [None if g is None else local(g) for g in gradients]
-        wanted = self.shards.by_rounds
-        return [None if g is None or is_sharded(g) != wanted else local(g) for g in gradients]
+            return [None if gradient is None else local(gradient) for gradient in gradients]
+        return [
+            None if gradient is None or sharded != self.shards.by_rounds else local(gradient)
+            for gradient, sharded in zip(gradients, self._sharded, strict=True)
+        ]
 
-    def _norms(self, gradients: list[Tensor | None]) -> Tensor:
+    def _own_squares(self, gradients: list[Tensor | None]) -> Tensor:
         """Squared norms by group; of pieces that several replicas hold, this replica's part."""
         squares = self.norms.squares(gradients)
         return squares / self._copies if self.shards is not None and self.shards.by_rounds else squares
 
-    @property
-    def _copies(self) -> int:
-        return max((copies(p) for p in self.parameters), default=1)
-
-    def sharded_squares(self, *, preconditioned: bool = False) -> Tensor:
-        """This replica's part of the squared norms of sharded gradients, by group, once they are summed."""
-        pieces = [None if held is None or not is_sharded(held) else local(held) for held in self._sums]
-        if preconditioned:
-            pieces = self.metric.measurable(self.parameters, pieces)
-        return self.norms.squares(pieces) / self._copies
-
-    def sharded_sums(self) -> list[Tensor]:
-        """This replica's pieces of the sharded sums, in their place."""
-        return [local(held) for held in self._sums if held is not None and is_sharded(held)]
-
-    def whole_squares(self, *, preconditioned: bool = False) -> Tensor:
-        """The squared norms, by group, of gradients in ``.grad`` that every replica holds whole."""
-        held = [None if p.grad is None or is_sharded(p.grad) else p.grad for p in self.parameters]
-        if self.shards is not None and self.shards.by_rounds:
-            held = [None] * len(held)  # what was compared with were sharded ones alone
-        return self.norms.squares(self.metric.measurable(self.parameters, held) if preconditioned else held)
-
     def _add(self, gradients: list[Tensor | None]) -> None:
         sums: list[Tensor] = []
-        fresh: list[Tensor] = []
-        for index, (held, gradient) in enumerate(zip(self._sums, gradients, strict=True)):
+        summands: list[Tensor] = []
+        for index, gradient in enumerate(gradients):
             if gradient is None:
                 continue
-            if held is None:
+            total = self._sums[index]
+            if total is None:
                 self._sums[index] = gradient
-            elif held.is_sparse or gradient.is_sparse:
+            elif total.is_sparse or gradient.is_sparse:
                 # torch adds a sparse tensor to a dense one, and not the other way round.
-                self._sums[index] = gradient + held if held.is_sparse else held + gradient
+                self._sums[index] = gradient + total if total.is_sparse else total + gradient
             else:
-                if held.dtype in WIDE:
-                    held = self._sums[index] = held.to(WIDE[held.dtype])
-                held, gradient = local(held), local(gradient)
-                sums.append(held)
-                fresh.append(gradient if gradient.dtype == held.dtype else gradient.to(held.dtype))
+                if total.dtype in WIDE:
+                    total = self._sums[index] = total.to(WIDE[total.dtype])
+                if self._sharded[index]:
+                    total, gradient = local(total), local(gradient)
+                sums.append(total)
+                summands.append(gradient if gradient.dtype == total.dtype else gradient.to(total.dtype))
         if sums:
-            torch._foreach_add_(sums, fresh)
+            torch._foreach_add_(sums, summands)
 
     def small_squares(self, *, preconditioned: bool = False) -> Tensor | None:
         """The sum over micro-batches of ``|m_j g_j|^2 / m_j`` by group, ``m_j`` the loss multiplier."""
-        taken = self._preconditioned if preconditioned else self._squares
-        inside = None if self.shards is None else self.shards.small_squares(preconditioned=preconditioned)
-        if not taken:
-            return inside
-        parts = torch._foreach_mul([squares for squares, _ in taken], [1 / multiplier for _, multiplier in taken])
-        own = torch.stack(parts).sum(0)
-        return own if inside is None else own.to(inside.device) + inside
+        measured = self._preconditioned if preconditioned else self._squares
+        sharded = None if self.shards is None else self.shards.small_squares(preconditioned=preconditioned)
+        if not measured:
+            return sharded
+        parts = torch._foreach_mul([squares for squares, _ in measured], [1 / weight for _, weight in measured])
+        total = torch.stack(parts).sum(0)
+        return total if sharded is None else total.to(sharded.device) + sharded
+
+    def sharded_squares(self, *, preconditioned: bool = False) -> Tensor:
+        """This replica's part of the squared norms of sharded gradients, by group, once they are summed."""
+        pieces = [
+            local(total) if sharded and total is not None else None
+            for total, sharded in zip(self._sums, self._sharded, strict=True)
+        ]
+        if preconditioned:
+            pieces = self.preconditioner.norm_proxies(self.parameters, pieces)
+        return self.norms.squares(pieces) / self._copies
+
+    def whole_squares(self, *, preconditioned: bool = False) -> Tensor:
+        """The squared norms, by group, of gradients in ``.grad`` that every replica holds whole."""
+        if self.shards is not None and self.shards.by_rounds:  # then only sharded gradients were compared
+            gradients: list[Tensor | None] = [None] * len(self.parameters)
+        else:
+            pairs = zip(self.parameters, self._sharded, strict=True)
+            gradients = [None if sharded else parameter.grad for parameter, sharded in pairs]
+        if preconditioned:
+            gradients = self.preconditioner.norm_proxies(self.parameters, gradients)
+        return self.norms.squares(gradients)
+
+    def sharded_sums(self) -> list[Tensor]:
+        """This replica's pieces of the sharded sums, in their place."""
+        pairs = zip(self._sums, self._sharded, strict=True)
+        return [local(total) for total, sharded in pairs if sharded and total is not None]
 
     def codes(self) -> str:
-        """One character a parameter: whether it has no gradient here, a dense one or a sparse one."""
-        return "".join(ABSENT if held is None else SPARSE if held.is_sparse else DENSE for held in self._sums)
+        """One character per parameter: this replica has no gradient of it, a dense one or a sparse one."""
+        if self._codes is None:
+            self._codes = "".join(
+                [ABSENT if total is None else SPARSE if total.is_sparse else DENSE for total in self._sums]
+            )
+        return self._codes
 
-    def exchanged(self, codes: Sequence[str]) -> list[Tensor]:
+    def tensors_to_sum(self, codes: Sequence[str]) -> list[Tensor]:
         """The sums that replicas add up, the same list on each: zeros where only other replicas have a gradient.
 
-        Sharded ones are left out: the model has added them up.
+        Sharded ones are left out, because the model has added them up.
         """
         tensors: list[Tensor] = []
         for index, code in enumerate(codes):
-            if code == ABSENT or is_sharded(self.parameters[index]):
+            if code == ABSENT or self._sharded[index]:
                 continue
-            held = self._sums[index]
-            if held is None:
-                held = torch.zeros_like(self.parameters[index], memory_format=torch.preserve_format)
-            elif held.is_sparse:
-                held = held.to_dense()
-            if held.dtype in WIDE:
-                held = held.to(WIDE[held.dtype])
-            self._sums[index] = held
-            tensors.append(held)
+            total = self._sums[index]
+            if total is None:
+                total = torch.zeros_like(self.parameters[index], memory_format=torch.preserve_format)
+            elif total.is_sparse:
+                total = total.to_dense()
+            if total.dtype in WIDE:
+                total = total.to(WIDE[total.dtype])
+            self._sums[index] = total
+            tensors.append(total)
+        self._codes = None
         return tensors
 
     def release(self, codes: Sequence[str]) -> None:
-        """Put the sums into ``.grad`` for the optimizer; a parameter that nobody used keeps none."""
-        for parameter, held, code in zip(self.parameters, self._sums, codes, strict=True):
-            if held is None or code == ABSENT:
+        """Put the sums into ``.grad`` for the optimizer; a parameter that no replica used gets none."""
+        for parameter, total, code in zip(self.parameters, self._sums, codes, strict=True):
+            if total is None or code == ABSENT:
                 parameter.grad = None
-            elif code == SPARSE and not held.is_sparse:
-                parameter.grad = held.to(parameter.dtype).to_sparse(1)
+            elif code == SPARSE and not total.is_sparse:
+                parameter.grad = total.to(parameter.dtype).to_sparse(1)
             else:
-                parameter.grad = held if held.dtype == parameter.dtype else held.to(parameter.dtype)
+                parameter.grad = total if total.dtype == parameter.dtype else total.to(parameter.dtype)
         self._sums = [None] * len(self.parameters)
+        self._has_sums, self._codes = False, None

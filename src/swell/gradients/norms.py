@@ -9,21 +9,23 @@ from torch import Tensor
 from torch._utils import _flatten_dense_tensors  # one call where flattening each would take one a tensor
 
 WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # norms of narrow types overflow or round
-# Elements up to which gradients on an accelerator are measured together: there the number of calls costs, not the copy.
+# Gradients with fewer elements than this are measured together on an accelerator, where calls cost more than a copy.
 # On the CPU it is the other way round.
 PACKED = 2**20
 
+_Kind = tuple[list[int], int, torch.dtype | None]  # places in the list, elements below which to pack, type of norms
+
 
 class GroupNorms:
-    """Measures gradients that belong to given parameters, group by group.
+    """Measures the gradients of a list of parameters, group by group.
 
-    On an accelerator small gradients of a group are copied together and measured by one kernel, large ones by one call
-    where they are, so a measurement takes a few calls however many parameters there are and a few megabytes for a
-    moment. The host never waits. On the CPU nothing is copied. Half-precision gradients are measured in float32.
+    On an accelerator a group's small gradients are copied together and measured by one kernel, and its large ones by
+    one call in place: a few calls however many parameters there are, and a few megabytes for a moment. The host never
+    waits. On the CPU nothing is copied. Half-precision gradients are measured in float32.
     """
 
     def __init__(self, parameters: Sequence[Tensor], sizes: Sequence[int]) -> None:
-        self._groups: list[list[tuple[list[int], int, torch.dtype | None]]] = []
+        self._groups: list[list[_Kind]] = []
         start = 0
         for size in sizes:
             kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
@@ -39,14 +41,12 @@ class GroupNorms:
 
     def squares(self, gradients: Sequence[Tensor | None]) -> Tensor:
         """The squared norm of each group's gradients, on the gradients' device; missing ones count as zero."""
-        groups = [self._group(gradients, kinds) for kinds in self._groups]
-        device = next((square.device for square in groups if square is not None), torch.device("cpu"))
+        squares = [self._group(gradients, kinds) for kinds in self._groups]
+        device = next((square.device for square in squares if square is not None), torch.device("cpu"))
         zero = torch.zeros((), device=device)
-        return torch.stack([zero if square is None else square.to(device) for square in groups])
+        return torch.stack([zero if square is None else square.to(device) for square in squares])
 
-    def _group(
-        self, gradients: Sequence[Tensor | None], kinds: list[tuple[list[int], int, torch.dtype | None]]
-    ) -> Tensor | None:
+    def _group(self, gradients: Sequence[Tensor | None], kinds: list[_Kind]) -> Tensor | None:
         parts: list[Tensor] = []
         for indices, packed, wide in kinds:
             small: list[Tensor] = []

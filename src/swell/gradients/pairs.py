@@ -20,45 +20,45 @@ class GradientPairs:
     both are measured in the metric of the second step. Costs one gradient's memory from a first step to its second.
     """
 
-    def __init__(self, accumulator: GradientSum, half: Callable[[int], int]) -> None:
-        self._accumulator, self._half = accumulator, half
+    def __init__(self, gradients: GradientSum, half_of: Callable[[int], int]) -> None:
+        self._gradients, self._half_of = gradients, half_of
         self.clear()
 
     def clear(self) -> None:
-        """Forget the gradient that is kept."""
-        self._kept: list[Tensor | None] = []
-        self._next: tuple[int, int] | None = None  # where the second step begins, and its batch
+        """Forget the first gradient of a pair."""
+        self._first: list[Tensor | None] = []
+        self._second: tuple[int, int] | None = None  # where the second step must start, and its batch
 
     @torch.no_grad()
     def see(self, *, step: int, samples: int, batch: int, preconditioned: bool) -> Tensor | None:
         """Look at the gradient in ``.grad`` of a step of ``batch`` samples after ``samples``.
 
-        Returns ``A`` by parameter group and then ``N``, each followed by the same in the optimizer's metric if wanted,
-        where the step completes a pair; one that was broken off, resized or done again does not.
+        Where the step completes a pair, returns ``A`` by parameter group and then ``N``, each followed by the same in
+        the optimizer's metric if ``preconditioned``. A step that was broken off, resized or repeated completes none.
         """
-        half, met = self._half(step), self._next == (samples, batch)
-        kept = self._kept if half == 2 and met else []
+        half, follows = self._half_of(step), self._second == (samples, batch)
+        first = self._first if half == 2 and follows else []
         self.clear()
-        gradients = [parameter.grad for parameter in self._accumulator.parameters]
+        gradients = [parameter.grad for parameter in self._gradients.parameters]
         if half == 1:
-            self._kept = [None if g is None else g.detach().clone() for g in gradients]
-            self._next = (samples + batch, batch)
-        if len(kept) != len(gradients) or not kept:
+            self._first = [None if gradient is None else gradient.detach().clone() for gradient in gradients]
+            self._second = (samples + batch, batch)
+        if len(first) != len(gradients) or not first:
             return None
-        squares = [self._squares(each, preconditioned) for each in (kept, gradients)]
-        return torch.cat([(squares[0] + squares[1]) / 2, self._squares(_mean(kept, gradients), preconditioned)])
+        squares = [self._squares(each, preconditioned) for each in (first, gradients)]
+        return torch.cat([(squares[0] + squares[1]) / 2, self._squares(_mean(first, gradients), preconditioned)])
 
     def _squares(self, gradients: list[Tensor | None], preconditioned: bool) -> Tensor:
-        norms, metric = self._accumulator.norms, self._accumulator.metric
+        norms, parameters = self._gradients.norms, self._gradients.parameters
         parts = [norms.squares(gradients)]
         if preconditioned:
-            parts.append(norms.squares(metric.measurable(self._accumulator.parameters, gradients)))
+            parts.append(norms.squares(self._gradients.preconditioner.norm_proxies(parameters, gradients)))
         return torch.cat([part.double().to(parts[0].device) for part in parts])
 
 
-def _mean(kept: list[Tensor | None], gradients: list[Tensor | None]) -> list[Tensor | None]:
-    """The mean of two gradients, in the memory of the first where it can be; one that is missing counts as zero."""
-    return [_half_sum(a, b) for a, b in zip(kept, gradients, strict=True)]
+def _mean(first: list[Tensor | None], second: list[Tensor | None]) -> list[Tensor | None]:
+    """The mean of two gradients, in the memory of the first where possible; a missing one counts as zero."""
+    return [_half_sum(a, b) for a, b in zip(first, second, strict=True)]
 
 
 def _half_sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 def is_sharded(tensor: Tensor) -> bool:
     """Whether replicas hold pieces of it."""
-    module = sys.modules.get("torch.distributed.tensor")  # slow to import, and imported wherever there is one
+    module = sys.modules.get("torch.distributed.tensor")  # slow to import; whoever made a sharded tensor has done it
     return module is not None and isinstance(tensor, module.DTensor)
 
 

@@ -1,49 +1,67 @@
-"""Gradients in Adam's own metric, by the second moment frozen from the step before."""
+"""Gradients in Adam's own metric, by the second moment as the step before left it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from swell.gradients.placement import local
+from swell.gradients.placement import is_sharded, local
 
 SECOND_MOMENTS = ("exp_avg_sq", "square_avg", "sum")  # Adam and its kin, RMSprop and Adadelta, Adagrad
-WARM_UP_STEPS = 5  # before, the second moment says too little
+WARM_UP_STEPS = 5  # before that, the second moment says too little
 SMALL, PIECE = 2**14, 2**18  # elements: of gradients that are divided whole on the CPU, of others at a time
 
-Member = tuple[int, Tensor, Tensor, float]  # where a gradient stands, itself, its second moment, the bias correction
+
+class _Divisor(NamedTuple):
+    """What the gradients of one parameter are divided by: ``correction * sqrt(second) + eps``."""
+
+    second: Tensor  # this replica's piece, where the parameter is sharded
+    correction: float
+    eps: float
+    sharded: bool
+
+
+_Member = tuple[int, Tensor, _Divisor]  # a gradient's place in the list, the gradient, its divisor
 
 
 class Preconditioner:
     """Divides gradients by the root of their optimizer's second moment, without waiting for the device.
 
-    A fused optimizer keeps its step counts on the device; they are read once and counted on from there.
+    A fused optimizer keeps its step counts on the device; they are read once and counted from there. The optimizer's
+    state is looked up once a step.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
-        self._steps: dict[Tensor, float] = {}  # of parameters whose count lies on an accelerator
-        self._warm = False
+        self.reset()
 
     def reset(self) -> None:
-        """The optimizer's state was replaced: read its counts again."""
-        self._steps, self._warm = {}, False
+        """The optimizer's state was replaced: read its step counts again."""
+        self._counts: dict[Tensor, float] = {}  # of parameters whose count lies on an accelerator, less ``_steps``
+        self._steps = 0
+        self._warm = False
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look the optimizer's state up again before the next gradient is divided."""
+        self._divisors: dict[int, _Divisor] | None = None  # by the parameter's id
+        self._on_cpu = False
 
     def stepped(self) -> None:
         """The optimizer has made a step."""
-        for parameter in self._steps:
-            self._steps[parameter] += 1
+        self._steps += 1
+        self.refresh()
 
     @property
     def warm(self) -> bool:
-        """Whether every second moment is past its warm-up, so that preconditioned figures mean one thing."""
+        """Whether every second moment is past its warm-up, so that all preconditioned figures mean the same."""
         if not self._warm:
-            held = [(p, s) for p, s in self._optimizer.state.items() if isinstance(s, dict) and _key(s) is not None]
-            self._warm = bool(held) and all(self._count(p, state) >= WARM_UP_STEPS for p, state in held)
+            states = [(p, s) for p, s in self._optimizer.state.items() if isinstance(s, dict) and _key(s) is not None]
+            self._warm = bool(states) and all(self._count(p, state) >= WARM_UP_STEPS for p, state in states)
         return self._warm
 
     def divide(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -53,80 +71,97 @@ class Preconditioner:
         estimators stay unbiased. Reference: AdaptDL's AdamGradientNoiseScale.
         """
         result: list[Tensor | None] = list(gradients)
-        for (_, dtype, eps), members in self._alike(parameters, gradients).items():
-            _put_quotients(result, members, dtype, eps)
+        for members in self._alike(parameters, gradients):
+            _put_quotients(result, members)
         return result
 
     @torch.no_grad()
-    def measurable(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """In place of each gradient something of its norm in the metric: the quotient, or of large ones that norm.
+    def norm_proxies(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """For each gradient a tensor with the norm of its quotient: the quotient, or for a large one just its norm.
 
-        The latter on the CPU, where going through a large gradient piece by piece is quicker than asking for memory.
+        The latter on the CPU, where going through a large gradient piece by piece is quicker than allocating memory.
         """
-        if not all(parameter.device.type == "cpu" for parameter in parameters):
-            return self.divide(parameters, gradients)
         result: list[Tensor | None] = list(gradients)
-        for (_, dtype, eps), members in self._alike(parameters, gradients).items():
-            _put_quotients(result, [member for member in members if member[1].numel() <= SMALL], dtype, eps)
-            space = torch.empty(PIECE, dtype=torch.promote_types(dtype, torch.float32))
-            for index, gradient, second, correction in members:
-                if gradient.numel() > SMALL:
-                    result[index] = _norm(gradient, second, correction, eps, space)
+        for members in self._alike(parameters, gradients):
+            large = [member for member in members if member[1].numel() > SMALL] if self._on_cpu else []
+            if not large:
+                _put_quotients(result, members)
+                continue
+            _put_quotients(result, [member for member in members if member[1].numel() <= SMALL])
+            space = torch.empty(PIECE, dtype=torch.promote_types(large[0][2].second.dtype, torch.float32))
+            for index, gradient, divisor in large:
+                result[index] = _norm(gradient, divisor, space)
         return result
 
-    def _alike(
-        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]
-    ) -> dict[tuple[Any, ...], list[Member]]:
-        """Gradients that have a second moment, by its device, its type and eps."""
-        group_of = {p: group for group in self._optimizer.param_groups for p in group["params"]}
-        alike: dict[tuple[Any, ...], list[Member]] = {}
+    def _alike(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[list[_Member]]:
+        """Gradients that have a divisor, in lists of one device, type and eps."""
+        if self._divisors is None:
+            self._divisors = self._read_divisors()
+        alike: dict[tuple[Any, ...], list[_Member]] = {}
         for index, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
-            state = self._optimizer.state.get(parameter, {})
-            key = _key(state)
-            if gradient is None or key is None or gradient.is_sparse:
+            divisor = self._divisors.get(id(parameter))
+            if divisor is None or gradient is None or gradient.is_sparse:
                 continue
-            count = self._count(parameter, state)
-            if count < WARM_UP_STEPS:
-                continue
-            group, second, gradient = group_of[parameter], local(state[key]), local(gradient)
-            corrected = key == "exp_avg_sq" and "betas" in group
-            correction = (1 - float(group["betas"][1]) ** count) ** -0.5 if corrected else 1.0
+            kind = divisor.second.device, divisor.second.dtype, divisor.eps
+            member = index, local(gradient) if divisor.sharded else gradient, divisor
+            alike.setdefault(kind, []).append(member)
+        return list(alike.values())
+
+    def _read_divisors(self) -> dict[int, _Divisor]:
+        divisors: dict[int, _Divisor] = {}
+        self._on_cpu = True
+        for group in self._optimizer.param_groups:
             eps = group.get("eps", 1e-8)
             eps = eps if isinstance(eps, (int, float)) else 1e-8
-            alike.setdefault((second.device, second.dtype, eps), []).append((index, gradient, second, correction))
-        return alike
+            for parameter in group["params"]:
+                self._on_cpu = self._on_cpu and parameter.device.type == "cpu"
+                state = self._optimizer.state.get(parameter, {})
+                key = _key(state)
+                if key is None or (count := self._count(parameter, state)) < WARM_UP_STEPS:
+                    continue
+                corrected = key == "exp_avg_sq" and "betas" in group
+                correction = (1 - float(group["betas"][1]) ** count) ** -0.5 if corrected else 1.0
+                sharded = is_sharded(parameter)
+                second = local(state[key]) if sharded else state[key]
+                divisors[id(parameter)] = _Divisor(second, correction, eps, sharded)
+        return divisors
 
     def _count(self, parameter: Tensor, state: dict[str, Any]) -> float:
         step = state.get("step", 0)
         if not isinstance(step, Tensor) or step.device.type == "cpu":
             return float(step)
-        if parameter not in self._steps:
-            self._steps[parameter] = float(step)
-        return self._steps[parameter]
+        if parameter not in self._counts:
+            self._counts[parameter] = float(step) - self._steps
+        return self._counts[parameter] + self._steps
 
 
 def _key(state: dict[str, Any]) -> str | None:
-    return next((key for key in SECOND_MOMENTS if key in state), None)
+    for key in SECOND_MOMENTS:
+        if key in state:
+            return key
+    return None
 
 
-def _put_quotients(result: list[Tensor | None], members: Sequence[Member], dtype: torch.dtype, eps: float) -> None:
-    """Divide some gradients, all at once, and put the quotients in their places."""
+def _put_quotients(result: list[Tensor | None], members: Sequence[_Member]) -> None:
+    """Divide gradients of one kind, all at once, and put the quotients in their places."""
     if not members:
         return
-    scales = torch._foreach_sqrt([second for _, _, second, _ in members])
-    torch._foreach_mul_(scales, [correction for _, _, _, correction in members])
-    torch._foreach_add_(scales, eps)
-    divided = torch._foreach_div([gradient.to(dtype) for _, gradient, _, _ in members], scales)
-    for (index, _, _, _), quotient in zip(members, divided, strict=True):
+    first = members[0][2]
+    scales = torch._foreach_sqrt([divisor.second for _, _, divisor in members])
+    torch._foreach_mul_(scales, [divisor.correction for _, _, divisor in members])
+    torch._foreach_add_(scales, first.eps)
+    quotients = torch._foreach_div([gradient.to(first.second.dtype) for _, gradient, _ in members], scales)
+    for (index, _, _), quotient in zip(members, quotients, strict=True):
         result[index] = quotient
 
 
-def _norm(gradient: Tensor, second: Tensor, correction: float, eps: float, space: Tensor) -> Tensor:
-    """The norm of ``gradient / (correction * sqrt(second) + eps)``, piece by piece, the correction drawn out."""
+def _norm(gradient: Tensor, divisor: _Divisor, space: Tensor) -> Tensor:
+    """The norm of ``gradient / (correction * sqrt(second) + eps)``, piece by piece; corrected once, at the end."""
     norms: list[Tensor] = []
-    size = space.numel()
-    for part, moment in zip(gradient.reshape(-1).split(size), second.reshape(-1).split(size), strict=True):
-        here = space[: part.numel()]
-        torch.sqrt(moment, out=here).add_(eps / correction)
-        norms.append(torch.linalg.vector_norm(torch.div(part, here, out=here)))
+    size, correction = space.numel(), divisor.correction
+    seconds = divisor.second.reshape(-1).split(size)
+    for piece, second in zip(gradient.reshape(-1).split(size), seconds, strict=True):
+        quotient = space[: piece.numel()]
+        torch.sqrt(second, out=quotient).add_(divisor.eps / correction)
+        norms.append(torch.linalg.vector_norm(torch.div(piece, quotient, out=quotient)))
     return (norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))) / correction

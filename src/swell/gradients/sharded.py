@@ -1,4 +1,4 @@
-"""Gradients of FSDP2 models: summed over replicas by the model itself, and measured on their way there."""
+"""Gradients of FSDP2 models: the model itself sums them over replicas, and they are measured just before."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def sharded_modules(model: nn.Module) -> list[Any]:
 
 
 class ShardedGradients:
-    """Makes an FSDP2 model add gradients up, and measures each replica's own before they are.
+    """Makes an FSDP2 model sum its gradients, and measures each replica's own before that.
 
-    ``fully_shard`` averages over replicas, which is right only for equal shares; here losses are weighted, so gradients
-    are to be summed. A replica's whole gradient exists only inside the reduce-scatter, so that is where it is measured:
-    one more reading of a buffer that is there anyway, no copy. In Adam's metric the squares are sent to where the
-    second moments are, in a second reduce-scatter of the same size, on measured steps only.
+    ``fully_shard`` averages over replicas, which is right only for equal shares; our losses are weighted, so gradients
+    must be summed. A replica's whole gradient exists only inside the reduce-scatter, so it is measured there: one more
+    reading of a buffer that exists anyway, no copy. In Adam's metric the squares are sent to where the second moments
+    are, in a second reduce-scatter of the same size, on measured steps only.
 
-    Where a reduce-scatter of our own cannot be used, only what replicas have summed up can be measured: then the small
-    batches that are compared are the rounds of accumulation, and ``by_rounds`` says so.
+    Where a reduce-scatter of our own cannot be used, only gradients that replicas have summed can be measured: then the
+    small batches that are compared are the rounds of accumulation, and ``by_rounds`` is true.
     """
 
-    def __init__(self, modules: Sequence[Any], optimizer: Optimizer, metric: Preconditioner) -> None:
-        self._optimizer, self._metric = optimizer, metric
+    def __init__(self, modules: Sequence[Any], optimizer: Optimizer, preconditioner: Preconditioner) -> None:
+        self._optimizer, self._preconditioner = optimizer, preconditioner
         self.clear()
         self._weight, self._measure, self._preconditioned = 0.0, False, False
         parameters = [p for module in modules for p in module.parameters() if is_sharded(p)]
@@ -65,7 +65,7 @@ class ShardedGradients:
             if any(getattr(group.mesh_info, "shard_mesh_size", 1) == 1 for group in groups):
                 raise ValueError("there is no reduce-scatter where every replica holds the whole")
             for group in groups:
-                module.set_custom_reduce_scatter(_measuring(self, group))
+                module.set_custom_reduce_scatter(_measuring_reduce_scatter(self, group))
         except (AttributeError, ImportError, ValueError):
             module.set_force_sum_reduction_for_comms(True)
             return False
@@ -74,7 +74,7 @@ class ShardedGradients:
     def clear(self) -> None:
         """Forget the step."""
         self._small: dict[bool, Tensor | None] = {False: None, True: None}
-        self.whole = True  # whether everything could be told apart by parameter group
+        self.squares_valid = True  # False once a gradient could not be measured by itself, or not by parameter group
 
     def expect(self, weight: float, *, measure: bool, preconditioned: bool) -> None:
         """The next backward pass is of a loss with this weight."""
@@ -86,14 +86,14 @@ class ShardedGradients:
         return self._small[preconditioned]
 
     def see(self, group: Any, gradients: Tensor, replicas: dist.ProcessGroup) -> None:
-        """A replica's own gradients of some parameters, weighted, one row for each shard."""
+        """Measure a replica's own gradients of some parameters; they are weighted, with one row for each shard."""
         if not self._measure:
             return
         rows = gradients.view(replicas.size(), -1)
         columns = self._columns(group, rows.shape[1])
         count = len(self._optimizer.param_groups)
         if columns is None and (count > 1 or self._preconditioned):
-            self.whole = False
+            self.squares_valid = False
             return
         squares = torch.zeros(count, dtype=torch.float64, device=gradients.device)
         if count == 1:
@@ -106,31 +106,31 @@ class ShardedGradients:
             self._add(True, self._in_metric(rows, columns, replicas, count))
 
     def _in_metric(self, rows: Tensor, columns: Columns, replicas: dist.ProcessGroup, count: int) -> Tensor:
-        """The squares of all replicas, summed where their second moments are, in Adam's metric."""
+        """The squares of all replicas in Adam's metric, summed where their second moments are."""
         squares = rows.to(torch.promote_types(rows.dtype, torch.float32)).square().div_(self._weight).flatten()
-        mine = squares.new_empty(rows.shape[1])
-        _reduce_scatter(mine, squares, replicas)
+        own_shard = squares.new_empty(rows.shape[1])
+        _reduce_scatter(own_shard, squares, replicas)
         total = torch.zeros(count, dtype=torch.float64, device=rows.device)
         for parameter, owner, first, _ in columns:
             piece = local(parameter)
-            root = mine[first : first + piece.numel()].sqrt_().view(piece.shape)
-            (divided,) = self._metric.divide([parameter], [root])
-            assert divided is not None
-            total[owner] += _square(divided)
+            root = own_shard[first : first + piece.numel()].sqrt_().view(piece.shape)
+            (quotient,) = self._preconditioner.divide([parameter], [root])
+            assert quotient is not None
+            total[owner] += _square(quotient)
         return total
 
     def _add(self, preconditioned: bool, squares: Tensor) -> None:
-        held = self._small[preconditioned]
-        self._small[preconditioned] = squares if held is None else held + squares
+        total = self._small[preconditioned]
+        self._small[preconditioned] = squares if total is None else total + squares
 
     def _columns(self, group: Any, width: int) -> Columns | None:
-        """Where each parameter lies in a row; None where some have no gradient, so that nobody can tell."""
+        """Where each parameter lies in a row; None where that is unknown, because some have no gradient."""
         owners = {id(p): number for number, g in enumerate(self._optimizer.param_groups) for p in g["params"]}
         columns: Columns = []
         first = 0
-        for held in group.fsdp_params:
-            parameter = held.sharded_param
-            last = first + held.padded_sharded_param_size.numel()
+        for entry in group.fsdp_params:
+            parameter = entry.sharded_param
+            last = first + entry.padded_sharded_param_size.numel()
             if id(parameter) not in owners:
                 return None
             columns.append((parameter, owners[id(parameter)], first, last))
@@ -143,13 +143,13 @@ def _square(tensor: Tensor) -> Tensor:
     return torch.linalg.vector_norm(tensor, dtype=wide).double().square()
 
 
-def _reduce_scatter(output: Tensor, given: Tensor, group: dist.ProcessGroup) -> Any:
+def _reduce_scatter(output: Tensor, values: Tensor, group: dist.ProcessGroup) -> Any:
     single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # the name from torch 2.13 on
-    return single(output, given, op=dist.ReduceOp.SUM, group=group)
+    return single(output, values, op=dist.ReduceOp.SUM, group=group)
 
 
-def _measuring(gradients: ShardedGradients, group: Any) -> Any:
-    """A reduce-scatter that shows what it is about to sum; gloo has no other operation than that sum."""
+def _measuring_reduce_scatter(gradients: ShardedGradients, params: Any) -> Any:
+    """A reduce-scatter that measures what it is about to sum; it ignores ``op``, because gloo can only sum."""
     from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
     class Measuring(ReduceScatter):
@@ -162,5 +162,4 @@ def _measuring(gradients: ShardedGradients, group: Any) -> Any:
             gradients.see(params, input_tensor, group)
             return _reduce_scatter(output_tensor, input_tensor, group)
 
-    params = group
     return Measuring()

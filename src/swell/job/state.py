@@ -86,7 +86,7 @@ def restore_trainee(trainee: Trainee, saved: Mapping[str, Any]) -> None:
         raise ValueError(f"its optimizer is {saved['kind']}, and this one is {kind}")
     trainee.model.load_state_dict(saved["model"])
     trainee.optimizer.load_state_dict(saved["optimizer"])
-    trainee.accumulator.metric.reset()
+    trainee.accumulator.preconditioner.reset()
     for group, values in zip(trainee.optimizer.param_groups, saved["groups"], strict=True):
         group.update(values)
     if trainee.schedule is not None and saved["schedule"] is not None:

@@ -60,7 +60,7 @@ class Trainee:
         self.accumulator = GradientSum(optimizer)
         modules = sharded_modules(model)
         if modules:
-            self.accumulator.shards = ShardedGradients(modules, optimizer, self.accumulator.metric)
+            self.accumulator.shards = ShardedGradients(modules, optimizer, self.accumulator.preconditioner)
         if modules and half is not None:
             raise ConfigError(
                 'swell.Statistics(alone="differences") keeps a whole gradient, and an FSDP2 model has only pieces of '
@@ -97,12 +97,12 @@ class Trainee:
         if self.accumulator.shards is not None:
             self.accumulator.shards.expect(multiplier, measure=measured, preconditioned=self.wants_preconditioned)
             if again:  # each pass is summed by itself, and squares of parts are not the square of a sum
-                self.accumulator.shards.whole = False
+                self.accumulator.shards.squares_valid = False
 
     @property
     def wants_preconditioned(self) -> bool:
         """Whether the rule looks at moments in Adam's metric and there is one."""
-        return self._metric_rule and self.accumulator.metric.warm
+        return self._metric_rule and self.accumulator.preconditioner.warm
 
     def follow_groups(self) -> None:
         """Before a step: take in parameters that were added since the last one; figures of other groups are dropped."""
@@ -126,7 +126,7 @@ class Trainee:
 
         ``share`` divides what explicit weights left to divide.
         """
-        sums = self.accumulator.exchanged(codes)
+        sums = self.accumulator.tensors_to_sum(codes)
         device = next((p.device for p in self.accumulator.parameters), torch.device("cpu"))
         figures = self._figures(measured, device)
         big = self._sharded_squares(device) if measured and self.sharded else figures[:0]
@@ -148,7 +148,7 @@ class Trainee:
             if self.wants_preconditioned:
                 wanted.append(self.accumulator.small_squares(preconditioned=True))
             parts += [torch.zeros(groups, device=device) if part is None else part.to(device) for part in wanted]
-            if self.accumulator.shards is not None and not self.accumulator.shards.whole:
+            if self.accumulator.shards is not None and not self.accumulator.shards.squares_valid:
                 parts[1:] = [part * torch.nan for part in parts[1:]]  # dropped, and counted, by all replicas
         return torch.cat([part.double() for part in parts])
 
@@ -245,13 +245,13 @@ class Trainee:
         with scaled(self.optimizer, factors, self.clock), self._by_the_job():
             if self.scaler is None or not self.scaler.is_enabled():
                 self.optimizer.step(closure)  # type: ignore[arg-type]
-                self.accumulator.metric.stepped()
+                self.accumulator.preconditioner.stepped()
                 return True
             self._watch.stepped = False
             self.scaler.step(self._watch)
             self.scaler.update()
             if self._watch.stepped:
-                self.accumulator.metric.stepped()
+                self.accumulator.preconditioner.stepped()
             return self._watch.stepped
 
     @contextmanager

@@ -269,7 +269,7 @@ class AdaptDLTorchTrainer:
         gradients = [p.grad for p in trainee.accumulator.parameters]
         now = [gradients]
         if trainee.wants_preconditioned:
-            now.append(trainee.accumulator.metric.divide(trainee.accumulator.parameters, gradients))
+            now.append(trainee.accumulator.preconditioner.divide(trainee.accumulator.parameters, gradients))
         for noise, old, new in zip((trainee.noise, trainee.preconditioned_noise), self._before, now, strict=False):
             apart = [None if a is None or b is None else b.to_dense() - a for a, b in zip(old, new, strict=True)]
             squares = [trainee.accumulator.norms.squares(g).tolist() for g in (old, new, apart)]

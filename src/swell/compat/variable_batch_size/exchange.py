@@ -57,7 +57,7 @@ class Exchange:
             self._collective.sum_tensors([kinds, self._small])
             dense, sparse = kinds.tolist()
             codes = "".join(DENSE if d else SPARSE if s else ABSENT for d, s in zip(dense, sparse, strict=True))
-            self._collective.sum_tensors(accumulator.exchanged(codes))
+            self._collective.sum_tensors(accumulator.tensors_to_sum(codes))
         accumulator.release(codes)
 
     def squares(self) -> list[tuple[float, float]]:

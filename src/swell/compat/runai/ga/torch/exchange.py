@@ -71,7 +71,7 @@ class OneExchange:
         codes = "".join(
             DENSE if d else SPARSE if s else ABSENT for d, s in zip(dense.tolist(), sparse.tolist(), strict=True)
         )
-        self._collective.sum_tensors(accumulator.exchanged(codes))
+        self._collective.sum_tensors(accumulator.tensors_to_sum(codes))
         accumulator.release(codes)
         self._model.require_forward_param_sync = True  # the next forward pass takes over rank 0's buffers, as ever
         return int(total)
