@@ -165,7 +165,7 @@ class Updater:
 
     def _pending_metrics(self, collective: Collective, votes: list[Vote]) -> list[Tensor]:
         names = agreed_names(self._metrics, collective, [int(vote.layout) for vote in votes])
-        return self._metrics.exchanged(names, self._device)
+        return self._metrics.tensors_to_sum(names, self._device)
 
     def _checked_loss(self, figures: Tensor) -> float | None:
         """The step's mean loss if it is not finite and steps with such a loss are skipped; raises where they are not.

@@ -1,1 +1,1 @@
-"""What a training loop keeps beside the gradients: metrics, learning-rate schedules, the state of the current step."""
+"""What a training loop keeps beside the gradients: the pace, metrics, learning-rate schedules, the current step."""

@@ -1,4 +1,4 @@
-"""The user's learning-rate scheduler, stepped by what was learnt rather than by how many steps it took."""
+"""The user's learning-rate scheduler, stepped by progress and not by the number of optimizer steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from swell.errors import ConfigError, LoopError
 
 MODES = ("progress", "epoch", "manual")
-NEEDED = ("step", "state_dict", "load_state_dict")
+METHODS = ("step", "state_dict", "load_state_dict")  # that a scheduler must have
 
 
 class LRSchedule:
@@ -21,16 +21,18 @@ class LRSchedule:
 
     def __init__(self, scheduler: Any, *, by: str) -> None:
         if by not in MODES:
-            raise ConfigError(f"schedule={by!r} is not known; expected one of {', '.join(map(repr, MODES))}.")
+            raise ConfigError(
+                f"schedule is {by!r}; expected one of {', '.join(map(repr, MODES))}. Leave it out to follow progress."
+            )
         if isinstance(scheduler, ReduceLROnPlateau) and by != "manual":
             raise ConfigError(
-                f"ReduceLROnPlateau needs a metric for each step, so schedule={by!r} cannot step it. Pass "
-                f"schedule='manual' and call scheduler.step(metric) yourself."
+                f"schedule is {by!r} for a ReduceLROnPlateau; expected 'manual', because each of its steps needs a "
+                f"metric. Pass schedule='manual' to job.wrap and call scheduler.step(metric) yourself."
             )
         self.scheduler: LRScheduler = scheduler
         self._by = by
         self._steps = 0
-        self._place: Any = None  # where the scheduler stood when swell last stepped it
+        self._position: Any = None  # of the scheduler after the last step that swell made
 
     def advance(self, progress: float) -> None:
         """After a committed step: follow the progress."""
@@ -45,11 +47,11 @@ class LRSchedule:
             self._move()
 
     def _move(self) -> None:
-        """One step of the scheduler, which only swell may make."""
-        if self._place is not None and self._now() != self._place:
+        """Step the scheduler; refuse if anybody else has stepped it."""
+        if self._position is not None and self._scheduler_position() != self._position:
             raise LoopError(
-                "scheduler.step() was called by the script too, and swell steps a scheduler that job.wrap was given. "
-                "Remove the call, or pass schedule='manual' to job.wrap to step it yourself."
+                "scheduler.step() was called by the script too; expected only swell to step a scheduler that job.wrap "
+                "was given. Remove the call, or pass schedule='manual' to job.wrap and step it yourself."
             )
         try:
             self.scheduler.step()
@@ -58,13 +60,13 @@ class LRSchedule:
                 raise
             length = "epochs" if self._by == "epoch" else "steps of the base batch, epochs * ceil(samples / base batch)"
             raise ConfigError(
-                f"the scheduler ended before the run did: {error}. Make it as long as the run, in {length}, and one "
-                f"more. A run that was saved keeps its scheduler: start in another run folder."
+                f"the scheduler ended before the run did ({error}); expected one as long as the run in {length}, and "
+                f"one more. Make it longer, and start in another run folder: a saved run keeps its scheduler."
             ) from error
-        self._place = self._now()
+        self._position = self._scheduler_position()
 
-    def _now(self) -> Any:
-        """Where the scheduler stands, for those that tell."""
+    def _scheduler_position(self) -> Any:
+        """How often the scheduler was stepped; None for one that does not say."""
         return getattr(self.scheduler, "last_epoch", None)
 
     def state_dict(self) -> dict[str, Any]:
@@ -72,27 +74,28 @@ class LRSchedule:
         return {"scheduler": self.scheduler.state_dict(), "steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         self.scheduler.load_state_dict(state["scheduler"])
-        self._steps, self._place = int(state["steps"]), None
+        self._steps, self._position = int(state["steps"]), None
 
 
 def schedule_of(optimizer: Any, scheduler: Any, *, by: str) -> LRSchedule:
-    """The schedule of an optimizer; refuses what is no scheduler, or was made for another optimizer.
+    """The schedule of an optimizer; refuses an object that is no scheduler or belongs to another optimizer.
 
-    Of a scheduler that does not tell whom it was made for, nothing is known.
+    A scheduler that does not say which optimizer it belongs to is accepted.
     """
     is_class = isinstance(scheduler, type)
-    if is_class or not all(callable(getattr(scheduler, name, None)) for name in NEEDED):
-        given = f"the class {scheduler.__name__}" if is_class else f"a {type(scheduler).__name__}"
+    if is_class or not all(callable(getattr(scheduler, name, None)) for name in METHODS):
+        kind = f"the class {scheduler.__name__}" if is_class else f"a {type(scheduler).__name__}"
         raise ConfigError(
-            f"job.wrap was given {given} as the scheduler; expected an object with step(), state_dict() and "
+            f"job.wrap was given {kind} as the scheduler; expected an object with step(), state_dict() and "
             f"load_state_dict(). Make one first, such as torch.optim.lr_scheduler.StepLR(optimizer, step_size=30)."
         )
-    its = getattr(getattr(scheduler, "optimizer", None), "param_groups", None)
-    if its is not None and {id(group) for group in its}.isdisjoint(map(id, optimizer.param_groups)):
+    groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", None)
+    if groups is not None and {id(group) for group in groups}.isdisjoint(map(id, optimizer.param_groups)):
         raise ConfigError(
             f"the {type(scheduler).__name__} given to job.wrap was made for another optimizer than the "
-            f"{type(optimizer).__name__} beside it, whose learning rate would never change. Make it for that one."
+            f"{type(optimizer).__name__} beside it; expected one that changes the learning rate of that optimizer. "
+            f"Make the scheduler with it."
         )
     return LRSchedule(scheduler, by=by)

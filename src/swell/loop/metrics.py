@@ -1,8 +1,7 @@
-"""Sums and means over all replicas that count every sample once, whatever happens to the world."""
+"""Sums and means over all replicas that count every sample once, also when steps are repeated or workers change."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +15,8 @@ from swell.errors import ConfigError
 class Metrics:
     """Named sums and weighted means; exact over replicas, repeated steps and resumes.
 
-    What is added during a step waits until the step is committed, and is dropped if the step has to be done again; what
-    is added after it is counted with the next step, or when the loop over the loader ends. Values may be tensors on any
+    Values that are added during a step wait until it is committed, and are dropped if the step is repeated. Values that
+    are added after it count with the next step, or when the loop over the loader ends. Values may be tensors on any
     device: they are added up there, and read only when you ask for results.
 
         job.metrics.mean("loss", loss, weight=len(y))
@@ -26,15 +25,15 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        self._pending: dict[str, Tensor] = {}  # of the step under way
-        self._late: dict[str, Tensor] = {}  # added after a step was committed: of no step that may be done again
-        self._between = False  # whether a step was committed and the next one has not begun
-        self._summed: dict[str, Tensor] = {}  # both, over all replicas, once they are exchanged
+        self._pending: dict[str, Tensor] = {}  # sum and weight by name, of the step in progress
+        self._late: dict[str, Tensor] = {}  # added after a step was committed, so no repeated step adds them again
+        self._between = False  # whether a step was committed and the next one has not started
+        self._summed: dict[str, Tensor] = {}  # both over all replicas, once they are exchanged
         self._committed: dict[str, Tensor] = {}
-        self.muted = False  # while this replica computes only to keep step with others
-        self.reads = 0  # how often results were asked for and counting began again
-        self._read: dict[str, float] = {}  # what they were the last time
-        self._repeats = 0  # reads that others have made and this replica has not
+        self.muted = False  # True while this replica computes only to keep in step with others
+        self.reads = 0  # how often results were read and counting started again
+        self._last_results: dict[str, float] = {}  # of the last such read
+        self._repeats = 0  # reads that other replicas have made and this one has not
 
     def mean(self, name: str, value: Any, *, weight: Any = 1.0) -> None:
         """Add ``value``, itself a mean over ``weight`` samples, to a weighted mean."""
@@ -51,8 +50,8 @@ class Metrics:
         if logits.shape[:-1] != targets.shape:
             raise ConfigError(
                 f"accuracy {name!r} was given logits of shape {tuple(logits.shape)} and targets of shape "
-                f"{tuple(targets.shape)}; expected targets to have the shape of the logits without the last "
-                f"dimension. Pass class indices, one a row."
+                f"{tuple(targets.shape)}; expected targets of the logits' shape without its last dimension. Pass class "
+                f"indices, one per row."
             )
         correct = (logits.detach().argmax(-1) == targets).double().sum()
         self._add(name, correct, torch.as_tensor(float(targets.numel()), dtype=torch.float64, device=correct.device))
@@ -63,12 +62,12 @@ class Metrics:
         _add_to(self._late if self._between else self._pending, name, torch.stack([total, weight.to(total.device)]))
 
     def begin_step(self) -> None:
-        """A step begins: what is added from now on belongs to it."""
+        """A step starts: values that are added from now on belong to it."""
         self._between = False
 
     @property
     def layout(self) -> int:
-        """A number that differs between replicas whose pending names differ; fits a float64 exactly."""
+        """A number that is the same on replicas whose waiting names are the same; fits a float64 exactly."""
         value = 0
         for name in self.names():
             for byte in name.encode():
@@ -77,11 +76,11 @@ class Metrics:
         return value
 
     def names(self) -> list[str]:
-        """What is waiting to be committed, in a fixed order."""
+        """The names of values that wait to be committed, in a fixed order."""
         return sorted({*self._pending, *self._late})
 
-    def exchanged(self, names: list[str], device: torch.device) -> list[Tensor]:
-        """What is waiting, as tensors that replicas add up in place: the same list on each."""
+    def tensors_to_sum(self, names: list[str], device: torch.device) -> list[Tensor]:
+        """The waiting values as tensors that replicas add up in place: the same list on each."""
         self._summed = {name: torch.zeros(2, dtype=torch.float64, device=device) for name in names}
         for waiting in (self._pending, self._late):
             for name, entry in waiting.items():
@@ -89,7 +88,7 @@ class Metrics:
         return list(self._summed.values())
 
     def commit(self) -> None:
-        """Count what is waiting; on many replicas it must have been exchanged before."""
+        """Count the waiting values; several replicas must have exchanged them before."""
         for waiting in (self._summed,) if self._summed else (self._pending, self._late):
             for name, entry in waiting.items():
                 _add_to(self._committed, name, entry)
@@ -98,70 +97,70 @@ class Metrics:
         self._between = True
 
     def drop(self) -> None:
-        """Forget what was added in the step under way: it did not happen."""
+        """Forget the values of the step in progress: it did not happen."""
         self._pending.clear()
         self._summed.clear()
 
     def set_aside(self) -> tuple[dict[str, Tensor], dict[str, Tensor], bool]:
-        """Take out what is waiting, so that something else can be counted meanwhile."""
+        """Take out the waiting values, so that something else can be counted meanwhile."""
         aside = self._pending, self._late, self._between
         self._pending, self._late, self._between = {}, {}, False
         return aside
 
     def put_back(self, aside: tuple[dict[str, Tensor], dict[str, Tensor], bool]) -> None:
-        """Wait on with what was set aside."""
+        """Put the values that were set aside back to wait."""
         self._pending, self._late, self._between = aside
 
     def results(self, *, reset: bool = True) -> dict[str, float]:
         """Everything committed so far, over all replicas; counting starts again unless ``reset=False``."""
         if self._repeats > 0:
             self._repeats -= reset
-            return dict(self._read)
+            return dict(self._last_results)
         results = {}
         for name, entry in sorted(self._committed.items()):
             total, weight = entry.tolist()
             results[name] = total if weight == 0 else total / weight
         if reset:
             self._committed.clear()
-            self.reads, self._read = self.reads + 1, dict(results)
+            self.reads, self._last_results = self.reads + 1, dict(results)
         return results
 
     def repeat_reads(self, count: int) -> None:
-        """After taking over the state of another replica that had read results ``count`` times more than this one.
+        """Call after loading the state of a replica that had read results ``count`` times more than this one.
 
-        What it read last is then what this replica reads next, and counting does not begin again for it.
+        This replica's next read then returns that replica's last one, and counting does not start again for it.
         """
         self._repeats = max(0, min(1, count))
 
     def state_dict(self) -> dict[str, Any]:
-        """What was committed and not yet read, and what was read last."""
+        """The values that are committed and not yet read, and the last results."""
         committed = {name: entry.tolist() for name, entry in self._committed.items()}
-        return {"committed": committed, "reads": self.reads, "read": dict(self._read)}
+        return {"committed": committed, "reads": self.reads, "read": dict(self._last_results)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what was committed."""
+        """Continue from a saved state; values that wait are forgotten."""
         for waiting in (self._pending, self._late, self._summed):
             waiting.clear()
         committed = state["committed"]
         self._committed = {name: torch.tensor(entry, dtype=torch.float64) for name, entry in committed.items()}
-        self.reads, self._read, self._repeats = int(state["reads"]), dict(state["read"]), 0
+        self.reads, self._last_results, self._repeats = int(state["reads"]), dict(state["read"]), 0
 
 
 def _add_to(sums: dict[str, Tensor], name: str, entry: Tensor) -> None:
-    held = sums.get(name)
-    sums[name] = entry if held is None else held + entry.to(held.device)
+    total = sums.get(name)
+    sums[name] = entry if total is None else total + entry.to(total.device)
 
 
 def exchange(metrics: Metrics, collective: Collective, device: torch.device) -> None:
-    """Sum what is pending over all replicas and commit it, outside a step."""
+    """Sum the waiting values over all replicas and commit them, outside a step."""
     if collective.size > 1:
         names = agreed_names(metrics, collective, [int(n[0]) for n in collective.gather_numbers([metrics.layout])])
-        collective.sum_tensors(metrics.exchanged(names, device))
+        collective.sum_tensors(metrics.tensors_to_sum(names, device))
     metrics.commit()
 
 
 def exchange_late(metrics: Metrics, collective: Collective, device: torch.device) -> None:
-    """Sum and commit what was added after the latest step, and leave alone what belongs to one under way."""
+    """Sum and commit the values added after the latest step; leave those of the step in progress alone."""
     pending, late, between = metrics.set_aside()
     metrics.put_back(({}, late, between))
     try:
@@ -171,28 +170,27 @@ def exchange_late(metrics: Metrics, collective: Collective, device: torch.device
 
 
 def agreed_names(metrics: Metrics, collective: Collective, layouts: list[int]) -> list[str]:
-    """Every name any replica has pending; asks the others only where the layouts differ."""
+    """Every name that waits on some replica; asks the others only where the layouts differ."""
     if len(set(layouts)) == 1:
         return metrics.names()
-    return sorted(
-        {name for text in collective.gather_text("\n".join(metrics.names())) for name in text.split("\n")} - {""}
-    )
+    texts = collective.gather_text("\n".join(metrics.names()))
+    return sorted({name for text in texts for name in text.split("\n")} - {""})
 
 
 def _scalar(name: str, value: Any) -> Tensor:
     if not isinstance(name, str) or not name or "\n" in name:
-        raise ConfigError(f"a metric's name must be a non-empty line of text, not {name!r}.")
+        raise ConfigError(f"a metric's name is {name!r}; expected a line of text. Name it, for example 'loss'.")
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise ConfigError(
-                f"metric {name!r} was given a tensor of shape {tuple(value.shape)}; expected one number. "
-                f"Reduce it first, for example with .mean() or .sum()."
+                f"metric {name!r} is a tensor of shape {tuple(value.shape)}; expected one number. Reduce it first, for "
+                f"example with .mean() or .sum()."
             )
         return value.detach().reshape(()).double()
     try:
         number = float(value)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"metric {name!r} was given {value!r}; expected a number or a tensor of one.") from error
-    if math.isnan(number):
-        return torch.tensor(math.nan, dtype=torch.float64)
+        raise ConfigError(
+            f"metric {name!r} is {value!r}; expected a number or a tensor of one element. Convert it first."
+        ) from error
     return torch.tensor(number, dtype=torch.float64)

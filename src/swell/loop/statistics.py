@@ -1,4 +1,4 @@
-"""When gradients are measured, and how those of a single micro-batch are."""
+"""Which steps have their gradients measured, and how those of a single micro-batch are."""
 
 from __future__ import annotations
 
@@ -11,62 +11,64 @@ from swell.core.counts import whole_number
 from swell.core.moment_average import WINDOW
 from swell.errors import ConfigError
 
-_MEASURED, _SPLIT = 4, 8  # of so many steps one at most is measured, or split for it, once the run is under way
+_MEASURED, _SPLIT = 4, 8  # after the start, at most one step in 4 is measured, and at most one in 8 split for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
     """How often gradients are measured, and how soon the figures are needed.
 
-    Smoothing is over samples, so thinning changes the variance of the estimates and not their meaning.
+    Smoothing is over samples, so measuring fewer steps changes the variance of the estimates and not their meaning.
     """
 
-    # Measure every so many steps, once the first ``warm_up`` are done; more often above the base batch, and while a
-    # policy waits for figures that are sure.
+    # Measure one step in ``every`` after the first ``warm_up``; more above the base batch, and while a policy waits for
+    # a sure estimate.
     every: int = 16
     warm_up: int = 100  # steps at the start that are all measured, so that estimates are soon sure
     # One replica with one micro-batch: "split" a step in two now and then, or take the "differences" of two consecutive
     # steps, which splits none but is biased and keeps a copy of the gradient.
     alone: Literal["split", "differences"] = "split"
-    # Split every so many steps in the long run, more often at first, above the base batch, and while a policy waits for
-    # figures that are sure; None for never.
+    # Split one step in ``split_every`` in the long run; more at the start, above the base batch, and while a policy
+    # waits for a sure estimate. None for never.
     split_every: int | None = 256
     window: float | None = None  # base batches to average over; None for 1,000, or a twelfth of a shorter run
-    exact: bool = False  # read the figures in the step itself, even if that means waiting for the device
+    exact: bool = False  # read the figures in the step itself, even if it must wait for the device
 
     def __post_init__(self) -> None:
         whole_number(self.every, name="every")
         whole_number(self.warm_up, name="warm_up", at_least=0)
         if self.alone not in ("split", "differences"):
-            raise ConfigError(f"alone={self.alone!r} is not known; expected 'split' or 'differences'.")
+            raise ConfigError(f"alone is {self.alone!r}; expected 'split' or 'differences'. Leave it out to split.")
         if self.split_every is not None:
             whole_number(self.split_every, name="split_every")
         if self.window is not None and not 0 < self.window < math.inf:
-            raise ConfigError(f"window={self.window!r}: expected how many base batches to average over, such as 1000.")
+            raise ConfigError(
+                f"window is {self.window!r}; expected a number of base batches above 0. Leave it out, or pass 1000."
+            )
 
     def measures(self, step: int, scale: float = 1.0, window: float = WINDOW, *, awaited: bool = False) -> bool:
         """Whether the gradients of a step, ``scale`` base batches large, are measured if they can be.
 
-        All of the first ``warm_up``, then every so many. Above the base batch the learning rate hangs on them: the
-        ``window`` of base batches that figures are averaged over then holds 16, or one in 4. So many are measured too
-        while sure figures are ``awaited``.
+        All of the first ``warm_up`` are, then one in ``every``. Above the base batch the learning rate depends on them:
+        then 16 are measured in the ``window`` of base batches that figures are averaged over, but at most one in 4. One
+        in 4 is measured too while a sure estimate is ``awaited``.
 
         >>> [step for step in range(98, 140) if Statistics().measures(step)]
         [98, 99, 112, 128]
         >>> [step for step in range(100, 120) if Statistics().measures(step, scale=12)]
         [100, 105, 110, 115]
         """
-        apart = self.every if scale <= 1 else min(self.every, max(_MEASURED, round(window / 16 / scale)))
+        interval = self.every if scale <= 1 else min(self.every, max(_MEASURED, round(window / 16 / scale)))
         if awaited:
-            apart = min(apart, _MEASURED)
-        return step < self.warm_up or step % apart == 0
+            interval = min(interval, _MEASURED)
+        return step < self.warm_up or step % interval == 0
 
     def splits(self, step: int, scale: float = 1.0, window: float = WINDOW, *, awaited: bool = False) -> bool:
         """Whether a step of a single micro-batch, ``scale`` base batches large, is split in two to be measured.
 
-        At the base batch nothing hangs on it: every other step at first, then ever more seldom, up to ``split_every``.
-        Above it the learning rate does: the ``window`` of base batches that figures are averaged over then holds 12 of
-        them, or one in 8. One in 8 is split too while sure figures are ``awaited``.
+        At the base batch nothing depends on it: every other step at first, then fewer, down to one in ``split_every``.
+        Above it the learning rate does: then 12 are split in the ``window`` of base batches that figures are averaged
+        over, but at most one in 8. One in 8 is split too while a sure estimate is ``awaited``.
 
         >>> [step for step in range(400) if Statistics().splits(step)][-8:]
         [240, 256, 272, 288, 304, 320, 352, 384]
@@ -75,20 +77,20 @@ class Statistics:
         """
         if self.split_every is None or self.alone != "split":
             return False
-        apart = min(2, self.split_every)
-        while apart * 20 <= step and apart * 2 <= self.split_every:
-            apart *= 2
+        interval = min(2, self.split_every)
+        while interval * 20 <= step and interval * 2 <= self.split_every:
+            interval *= 2
         if scale > 1:
-            apart = min(apart, max(_SPLIT, round(window / 12 / scale)))
+            interval = min(interval, max(_SPLIT, round(window / 12 / scale)))
         if awaited:
-            apart = min(apart, _SPLIT)
-        return step % apart == 0
+            interval = min(interval, _SPLIT)
+        return step % interval == 0
 
     @property
     def half_of(self) -> Callable[[int], int] | None:
-        """Which half of a pair a step of a single micro-batch is, 1 or 2, or 0 for none; None where none is compared.
+        """A function that says which half of a pair a step is, 1 or 2, or 0 for none; None where none is compared.
 
-        Pairs take the place of measured steps: one after the other in the warm-up, then one every so many steps.
+        Pairs of single micro-batches replace measured steps: back to back in the warm-up, then one every ``every``.
 
         >>> pairs = Statistics(alone="differences", every=16).half_of
         >>> [(step, pairs(step)) for step in range(98, 130) if pairs(step)]
@@ -97,16 +99,16 @@ class Statistics:
         return self._half if self.alone == "differences" else None
 
     def _half(self, step: int) -> int:
-        place = step % (2 if step < self.warm_up else max(2, self.every))
-        return place + 1 if place < 2 else 0
+        position = step % (2 if step < self.warm_up else max(2, self.every))
+        return position + 1 if position < 2 else 0
 
 
-def as_statistics(given: bool | int | Statistics) -> Statistics | None:
-    """``True`` is the default, a number measures every so many steps, ``False`` none."""
-    if given is True:
+def as_statistics(value: bool | int | Statistics) -> Statistics | None:
+    """``True`` is the default, a number N measures one step in N, ``False`` measures none."""
+    if value is True:
         return Statistics()
-    if given is False:
+    if value is False:
         return None
-    if isinstance(given, Statistics):
-        return given
-    return Statistics(every=whole_number(given, name="statistics"))
+    if isinstance(value, Statistics):
+        return value
+    return Statistics(every=whole_number(value, name="statistics"))

@@ -1,4 +1,4 @@
-"""The state of the step under way: which micro-batch is out, what was done with it, what must still come."""
+"""The step in progress: which micro-batch the user holds, what was done with it, what is still missing."""
 
 from __future__ import annotations
 
@@ -18,20 +18,24 @@ class StepInProgress:
     start: int  # position of the step's first sample in the epoch
     plan: Plan
     rank: int
+    mine: tuple[MicroBatch, ...] = field(init=False)  # this replica's micro-batches
     measured: bool  # whether its gradients are measured
     split: bool = False  # whether it was cut in two only to be measured
     paired: bool = False  # whether its gradient was compared with that of the step before
-    index: int = -1  # of the micro-batch that is out
-    backwards: int = 0  # backward passes since it went out
-    weight: float | None = None  # the explicit weight of the micro-batch that is out
-    weight_sum: float = 0.0  # of this replica's micro-batches so far, where weights are given
-    weighted: bool | None = None  # whether weights are given; None until the first backward
-    taken: set[int] = field(default_factory=set)  # trainees that are done with the micro-batch that is out
-    stepped: set[int] = field(default_factory=set)  # trainees that updated their weights in this step
+    index: int = -1  # of the micro-batch that the user holds; -1 before the first
+    backwards: int = 0  # backward passes over that micro-batch
+    weight: float | None = None  # its explicit weight
+    weight_sum: float = 0.0  # of this replica's micro-batches so far, where weights are explicit
+    weighted: bool | None = None  # whether weights are explicit; None until the first backward pass
+    taken: set[int] = field(default_factory=set)  # optimizers that have taken the gradients of that micro-batch
+    stepped: set[int] = field(default_factory=set)  # optimizers that updated their weights in this step
     closures: dict[int, list[tuple[int, Callable[..., Any], tuple[Any, ...]]]] = field(default_factory=dict)
     spoiled: str | None = None  # why the step cannot be finished
-    ran_out: int = 0  # the micro-batch at which memory ran out here, in samples; 0 where it did not
+    ran_out: int = 0  # samples of the micro-batch at which this replica's memory ran out; 0 where it did not
     ended: bool = False
+
+    def __post_init__(self) -> None:
+        self.mine = self.plan.shares[self.rank]
 
     @property
     def stop(self) -> int:
@@ -39,77 +43,74 @@ class StepInProgress:
         return self.start + self.plan.global_batch
 
     @property
-    def mine(self) -> tuple[MicroBatch, ...]:
-        """This replica's micro-batches."""
-        return self.plan.shares[self.rank]
-
-    @property
     def is_last(self) -> bool:
-        """Whether the micro-batch that is out is this replica's last."""
+        """Whether the micro-batch that the user holds is this replica's last."""
         return self.index >= len(self.mine) - 1
 
     def round_weight(self, index: int) -> float:
-        """The weight of micro-batch ``index`` of all replicas together; 0 where explicit weights leave that unknown."""
+        """The weight of micro-batch ``index`` of all replicas together; 0 where weights are explicit, so unknown."""
         if self.weighted:
             return 0.0
-        return sum(share[index].weight for share in self.plan.shares if index < len(share))
+        return sum([share[index].weight for share in self.plan.shares if index < len(share)])
 
     def hand_out(self, index: int) -> MicroBatch:
-        """Note that the user now holds micro-batch ``index``."""
+        """Record that the user now holds micro-batch ``index``, and return it."""
         self.index, self.backwards, self.weight = index, 0, None
         self.taken.clear()
         return self.mine[index]
 
     def multiplier(self, weight: float | None) -> float:
-        """What the loss of the micro-batch that is out is multiplied by before its backward pass.
+        """The factor of the loss before its backward pass.
 
-        By samples it is size / global batch, final. With explicit weights it is weight / global batch, and the sums
-        are divided by the mean weight when the step's total is known. All backward passes over one micro-batch share
-        one weight: two losses add up, they do not dilute each other.
+        By samples it is size / global batch. With an explicit ``weight`` it is weight / global batch, and the sums are
+        divided by the mean weight when the step's total is known. All backward passes over one micro-batch share one
+        weight: two losses add up, they do not dilute each other.
         """
         micro = self.mine[self.index]
         if self.weighted is not None and self.weighted != (weight is not None) and self.backwards == 0:
             raise ConfigError(
-                f"micro-batch {self.index} of this step was {'not ' if weight is None else ''}given a weight, the "
-                f"ones before it were {'' if weight is None else 'not '}. Pass weight= to every job.backward call "
-                f"of the loop, or to none."
+                f"weight is {weight} for micro-batch {self.index} of this step; expected "
+                f"{'a number' if self.weighted else 'None'}, as for the ones before it. Pass weight= to every "
+                f"job.backward call of the loop, or to none."
             )
         if self.backwards > 0 and weight != self.weight:
             raise ConfigError(
-                f"two backward passes over one micro-batch were given the weights {self.weight} and {weight}; "
-                f"expected one weight a micro-batch. Multiply one of the losses instead."
+                f"weight is {weight} in a second backward pass over one micro-batch; expected {self.weight}, as in the "
+                f"first. Multiply one of the losses instead."
             )
         if weight is None:
             self.weighted = False
             return micro.weight
         if not weight >= 0 or weight == float("inf"):
-            raise ConfigError(f"weight={weight} was given to job.backward; expected a finite number, 0 or more.")
+            raise ConfigError(
+                f"weight is {weight}; expected a finite number, 0 or more. Check what is passed to job.backward."
+            )
         if self.backwards == 0:
             self.weighted, self.weight = True, weight
             self.weight_sum += weight
         return weight / self.plan.global_batch
 
     def require_usable(self, call: str) -> None:
-        """Refuse a call that comes at a moment when it could only do harm."""
+        """Refuse a call at a moment when it could only do harm."""
         if self.index < 0 or self.ended:
             raise LoopError(
-                f"job.{call} was called with no micro-batch out. Call it inside the loop over job.loader(...), once "
-                f"for each batch it yields."
+                f"job.{call} was called without a micro-batch; expected one from the loader. Call it inside the loop "
+                f"over job.loader(...), once for each batch it yields."
             )
         if self.spoiled is not None:
             raise LoopError(
-                f"job.{call} was called after the step failed ({self.spoiled}). Its gradients are incomplete, so "
-                f"nothing was committed: go on with the next batch (`continue`) after job.redo(), and the step's "
-                f"samples come again; or leave the loop."
+                f"job.{call} was called after the step failed ({self.spoiled}); expected no more calls for it, because "
+                f"its gradients are incomplete and nothing was committed. Call job.redo() and continue with the next "
+                f"batch, and the step's samples come again; or leave the loop."
             )
 
     def require_finished(self) -> None:
-        """Refuse to go on while the micro-batch that is out was not used."""
+        """Refuse to continue while the micro-batch that the user holds was not used."""
         if self.spoiled is None and not self.taken and not self.ended:
             missing = "job.backward and job.step were" if self.backwards == 0 else "job.step was"
             raise LoopError(
-                f"the loader was asked for the next batch, but {missing} not called for the one before "
-                f"({self.mine[self.index].size} samples from position {self.start + self.mine[self.index].offset}); "
-                f"going on would lose them. Call job.backward(loss) and job.step() for every batch, or job.redo() to "
-                f"do the step again from its first sample. Nothing of this step was committed."
+                f"{missing} not called for this batch ({self.mine[self.index].size} samples from position "
+                f"{self.start + self.mine[self.index].offset}); expected it before the next batch, which would lose "
+                f"them. Call job.backward(loss) and job.step() for every batch, or job.redo() to repeat the step from "
+                f"its first sample. Nothing of this step was committed."
             )
