@@ -2,9 +2,9 @@
 
 SWELL_DATA=... python benchmarks/statistics/agreement.py [--samples 512] [--only gpt] [--out agreement.json]
 
-A ResNet-18 on CIFAR-10 and a small GPT on WikiText-2 are trained for a moment; then the learning rate is zero, and each
-probe goes once through the same samples, each in an order of its own, in micro-batches of the same size (a model with
-batch normalisation has another gradient in micro-batches of another).
+A ResNet-18 on CIFAR-10 and a small GPT on WikiText-2 are trained for a few steps; then the learning rate is zero, and
+each probe goes once through the same samples, in its own order, in micro-batches of one size (because the gradient of a
+model with batch normalisation depends on it).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import swell
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "time_to_accuracy"))
 LENGTH, WORDS = 32, 2000
-# Replicas, micro-batches' worth of a batch, whether it is sent through whole, whether the model is sharded, settings.
+# Replicas, micro-batches per batch, whether a batch is computed whole, whether the model is sharded, settings.
 PROBES: dict[str, tuple[int, int, bool, bool, dict[str, Any]]] = {
     "accumulation, one process": (1, 4, False, False, {}),
     "two replicas": (2, 2, False, False, {}),
@@ -48,11 +48,11 @@ PROBES: dict[str, tuple[int, int, bool, bool, dict[str, Any]]] = {
 
 
 def images(folder: Path, count: int) -> tuple[Tensor, Tensor]:
-    """The first images of CIFAR-10 that are there, centred, with labels."""
+    """The first images of CIFAR-10, centred, with labels."""
     from cifar10 import load_cifar10  # pyright: ignore[reportMissingImports]
 
     file = np.load(next(folder.glob("images/cifar10*.npz")))
-    with tempfile.TemporaryDirectory() as scratch:  # to decode no more than is wanted
+    with tempfile.TemporaryDirectory() as scratch:  # to decode only these
         cuts = {"r": (slice(None), slice(count)), "y": (slice(count),), "q": ()}
         part = {key: file[key][cuts[key[0]]] for key in file.files}
         np.savez(Path(scratch, "part.npz"), **part)
@@ -61,7 +61,7 @@ def images(folder: Path, count: int) -> tuple[Tensor, Tensor]:
 
 
 def text(folder: Path, count: int) -> tuple[Tensor, Tensor]:
-    """The first sequences of WikiText-2, of its most frequent words; the others are one."""
+    """The first sequences of WikiText-2, in its most frequent words; one number stands for all others."""
     with gzip.open(folder / "text" / "wikitext2.train.txt.gz", "rt", encoding="utf-8") as file:
         words = file.read().replace("\n", " <eos> ").split()
     frequency: dict[str, int] = {}
@@ -87,7 +87,7 @@ MODELS: dict[str, tuple[Make, Loss, Callable[[Path, int], tuple[Tensor, Tensor]]
 
 
 def train(name: str, data: tuple[Tensor, Tensor]) -> dict[str, Any]:
-    """Weights after a moment of plain training."""
+    """Weights after a few steps of plain training."""
     make, loss, _, micro, steps, lr = MODELS[name]
     torch.manual_seed(0)
     model = make()
@@ -101,7 +101,7 @@ def train(name: str, data: tuple[Tensor, Tensor]) -> dict[str, Any]:
 
 
 def by_job(name: str, probe: str, data: tuple[Tensor, Tensor], weights: dict[str, Any]) -> dict[str, Any]:
-    """What a job says that goes once through the data without moving the weights."""
+    """The figures of a job that goes once through the data without moving the weights."""
     make, loss, _, micro, _, _ = MODELS[name]
     _, count, whole, sharded, settings = PROBES[probe]
     statistics = swell.Statistics(every=1, window=1e9, **settings)
@@ -133,7 +133,7 @@ def by_job(name: str, probe: str, data: tuple[Tensor, Tensor], weights: dict[str
 
 
 def alone(name: str, data: tuple[Tensor, Tensor], weights: dict[str, Any]) -> dict[str, Any]:
-    """What ``swell.noise_scale`` says."""
+    """The figures of ``swell.noise_scale``."""
     make, loss, _, micro, _, _ = MODELS[name]
     model = make()
     model.load_state_dict(weights)
@@ -158,18 +158,18 @@ def work(rank: int, replicas: int, port: int, call: tuple[Any, ...], out: str) -
             MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo",
         )  # fmt: skip
     function, *arguments = call
-    found = function(*arguments)
+    figures = function(*arguments)
     if rank == 0:
-        Path(out).write_text(json.dumps(found))
+        Path(out).write_text(json.dumps(figures))
 
 
 def launch(replicas: int, *call: Any) -> dict[str, Any]:
-    """The result of a function in processes of its own, joined by gloo if they are several."""
+    """The result of a function in its own processes, joined by gloo if there are several."""
     with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
-        out = str(Path(folder, "found.json"))
+        out = str(Path(folder, "figures.json"))
         torch.multiprocessing.spawn(work, (replicas, port, call, out), nprocs=replicas)
         return json.loads(Path(out).read_text())
 
@@ -178,10 +178,10 @@ def measure(name: str, folder: Path, samples: int) -> dict[str, Any]:
     """Every probe on one model."""
     data = MODELS[name][2](folder, samples)
     weights = train(name, data)
-    found = {probe: launch(PROBES[probe][0], by_job, name, probe, data, weights) for probe in PROBES}
-    found["swell.noise_scale"] = launch(1, alone, name, data, weights)
-    low, high = (pick(each["interval"][end] for each in found.values()) for pick, end in ((max, 0), (min, 1)))
-    return {"model": name, "samples": samples, "probes": found, "common": [low, high], "agree": low <= high}
+    probes = {probe: launch(PROBES[probe][0], by_job, name, probe, data, weights) for probe in PROBES}
+    probes["swell.noise_scale"] = launch(1, alone, name, data, weights)
+    low, high = (pick(each["interval"][end] for each in probes.values()) for pick, end in ((max, 0), (min, 1)))
+    return {"model": name, "samples": samples, "probes": probes, "common": [low, high], "agree": low <= high}
 
 
 def main() -> None:
@@ -190,13 +190,15 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--data", type=Path, default=os.environ.get("SWELL_DATA"))
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "agreement.json")
-    given = parser.parse_args()
-    if given.data is None:
-        raise SystemExit("Say where CIFAR-10 and WikiText-2 are: set SWELL_DATA or pass --data.")
-    began, results = time.perf_counter(), []
+    arguments = parser.parse_args()
+    if arguments.data is None:
+        raise SystemExit(
+            "--data is missing; expected the folder of CIFAR-10 and WikiText-2. Pass it, or set SWELL_DATA."
+        )
+    start, results = time.perf_counter(), []
     for name in MODELS:
-        if given.only.lower() in name.lower():
-            results.append(measure(name, given.data, given.samples))
+        if arguments.only.lower() in name.lower():
+            results.append(measure(name, arguments.data, arguments.samples))
             for probe, each in results[-1]["probes"].items():
                 low, high = each["interval"]
                 print(f"{name:24} {probe:36} {each['noise_scale']:8.1f}  [{low:.1f}, {high:.1f}]", flush=True)
@@ -204,10 +206,10 @@ def main() -> None:
     document = {
         "date": str(date.today()),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
-        "seconds": round(time.perf_counter() - began),
+        "seconds": round(time.perf_counter() - start),
         "results": results,
     }
-    given.out.write_text(json.dumps(document, indent=2) + "\n")
+    arguments.out.write_text(json.dumps(document, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 benchmarks/statistics/peers.sh && .venv-peers/bin/python benchmarks/statistics/cpu.py [--rounds 30] [--out cpu.json]
 
-All loops live in the same two processes (gloo, one thread each) and take turns, a round of sixteen steps each; ratios
-are taken within a round, so a machine that slows down slows both. Beside the time stands the processor time of both,
-which other programs on the machine lengthen far less. The other libraries are FairScale (AdaScale) and AdaptDL (its
-noise estimator), each against the same DistributedDataParallel loop without it.
+All loops run in the same two processes (gloo, one thread each) and take turns, a round of sixteen steps each; ratios
+are taken within a round, so a machine that slows down slows both. The processor time of both workers is measured too,
+because other programs on the machine lengthen it far less. The other libraries are FairScale (AdaScale) and AdaptDL
+(its noise estimator), each against the same DistributedDataParallel loop without it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import swell
 WORKERS, STEPS, SAMPLES = 2, 16, 512
 OURS = {
     "swell, statistics off": False,
-    "swell": swell.Statistics(warm_up=0),  # one step of sixteen, as every run after its first hundred
+    "swell": swell.Statistics(warm_up=0),  # one step in sixteen, as in every run after its first hundred steps
     "swell, every step": swell.Statistics(every=1),
 }
 THEIRS = ("plain DDP", "FairScale", "AdaptDL")
@@ -74,11 +74,11 @@ def cases() -> list[Case]:
 def ours(model: nn.Module, optimizer: Optimizer, case: Case, kind: str) -> Iterator[None]:
     """Steps of ``swell.Job``."""
     _, _, loss, _, data, micro, accumulation = case
-    given = OURS[kind]
-    # For AdamW a second set of norms, in its own metric, where statistics are on.
-    rule = "constant" if given is False else "auto"
+    settings = OURS[kind]
+    # With statistics on, AdamW has a second set of norms in its own metric.
+    rule = "constant" if settings is False else "auto"
     batch = WORKERS * micro * accumulation
-    job = swell.Job(batch=batch, micro=micro, rule=rule, statistics=given, progress=False, notices=False)
+    job = swell.Job(batch=batch, micro=micro, rule=rule, statistics=settings, progress=False, notices=False)
     job.wrap(model, optimizer)
     loader = job.loader(torch.utils.data.TensorDataset(*data), drop_last=True)
     for _ in job.epochs(10**6):
@@ -110,13 +110,13 @@ def steps_of(case: Case, kind: str) -> Iterator[None]:
 
 
 def round_of(steps: Iterator[None]) -> tuple[float, float]:
-    """Seconds a step, and seconds of processor time a step of this worker."""
+    """Seconds per step, and this worker's seconds of processor time per step."""
     dist.barrier()
-    began, used = time.perf_counter(), time.process_time()
+    start, processor_start = time.perf_counter(), time.process_time()
     for _ in range(STEPS):
         next(steps)
     dist.barrier()
-    return (time.perf_counter() - began) / STEPS, (time.process_time() - used) / STEPS
+    return (time.perf_counter() - start) / STEPS, (time.process_time() - processor_start) / STEPS
 
 
 def measure(case: Case, rounds: int) -> dict[str, Any]:
@@ -126,15 +126,15 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
     for kind in kinds:
         round_of(loops[kind])
     walls: dict[str, list[float]] = {kind: [] for kind in kinds}
-    used: dict[str, list[float]] = {kind: [] for kind in kinds}
+    processor: dict[str, list[float]] = {kind: [] for kind in kinds}
     for number in range(rounds):
         turn = number % len(kinds)
         for kind in (*kinds[turn:], *kinds[:turn]):
-            wall, mine = round_of(loops[kind])
-            both = torch.tensor(mine, dtype=torch.float64)
-            dist.all_reduce(both)
+            wall, own = round_of(loops[kind])
+            total = torch.tensor(own, dtype=torch.float64)
+            dist.all_reduce(total)
             walls[kind].append(wall)
-            used[kind].append(float(both))
+            processor[kind].append(float(total))
 
     def ratios(times: dict[str, list[float]], kind: str, other: str) -> list[float]:
         return sorted(a / b for a, b in zip(times[kind], times[other], strict=True))
@@ -143,9 +143,9 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
         return statistics.median(ratios(times, kind, other))
 
     def interval(times: dict[str, list[float]], kind: str, other: str) -> list[float]:
-        """95 % interval of the median, by the order of the ratios alone."""
-        ordered, away = ratios(times, kind, other), 0.98 * rounds**0.5
-        return [ordered[max(0, int(rounds / 2 - away))], ordered[min(rounds - 1, int(rounds / 2 + away))]]
+        """95 % interval of the median, from the order of the ratios alone."""
+        ordered, half = ratios(times, kind, other), 0.98 * rounds**0.5
+        return [ordered[max(0, int(rounds / 2 - half))], ordered[min(rounds - 1, int(rounds / 2 + half))]]
 
     measured = [kind for kind in kinds if kind not in ("swell, statistics off", "plain DDP")]
     return {
@@ -154,15 +154,15 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
         "step_ms": {kind: 1e3 * statistics.median(walls[kind]) for kind in kinds},
         "ratio": {kind: ratio(walls, kind, WITHOUT.get(kind, "plain DDP")) for kind in measured},
         "interval": {kind: interval(walls, kind, WITHOUT.get(kind, "plain DDP")) for kind in measured},
-        "processor_ratio": {kind: ratio(used, kind, WITHOUT.get(kind, "plain DDP")) for kind in measured},
-        "processor_interval": {kind: interval(used, kind, WITHOUT.get(kind, "plain DDP")) for kind in measured},
+        "processor_ratio": {kind: ratio(processor, kind, WITHOUT.get(kind, "plain DDP")) for kind in measured},
+        "processor_interval": {kind: interval(processor, kind, WITHOUT.get(kind, "plain DDP")) for kind in measured},
         "ratio_to_ddp": {kind: ratio(walls, kind, "plain DDP") for kind in OURS},
-        "processor_ratio_to_ddp": {kind: ratio(used, kind, "plain DDP") for kind in OURS},
+        "processor_ratio_to_ddp": {kind: ratio(processor, kind, "plain DDP") for kind in OURS},
     }
 
 
 def document(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """The results so far with when, where and how busy the machine was."""
+    """The results so far, with the date, the machine and its load."""
     return {
         "date": str(date.today()),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
@@ -172,7 +172,7 @@ def document(results: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def work(rank: int, port: int, given: argparse.Namespace) -> None:
+def work(rank: int, port: int, arguments: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(WORKERS), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(WORKERS),
@@ -181,13 +181,13 @@ def work(rank: int, port: int, given: argparse.Namespace) -> None:
     dist.init_process_group("gloo", rank=rank, world_size=WORKERS)
     results: list[dict[str, Any]] = []
     for case in cases():
-        if given.only in case[0]:
-            results.append(measure(case, given.rounds))
+        if arguments.only in case[0]:
+            results.append(measure(case, arguments.rounds))
             if rank == 0:
                 print(json.dumps(results[-1]), flush=True)
-                given.out.write_text(json.dumps(document(results), indent=2) + "\n")
+                arguments.out.write_text(json.dumps(document(results), indent=2) + "\n")
     dist.barrier()
-    os._exit(0)  # loops that were left in the middle have nothing to tidy up
+    os._exit(0)  # unfinished loops have nothing to tidy up
 
 
 def main() -> None:
@@ -195,11 +195,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--only", default="")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "cpu.json")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(work, (port, given), nprocs=WORKERS)
+    torch.multiprocessing.spawn(work, (port, arguments), nprocs=WORKERS)
 
 
 if __name__ == "__main__":

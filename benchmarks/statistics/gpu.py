@@ -24,7 +24,7 @@ import swell
 
 
 class Resident:
-    """Samples that live on the GPU, so that loading cannot hide anything."""
+    """Samples that are on the GPU already, so that loading hides nothing."""
 
     def __init__(self, *tensors: Tensor) -> None:
         self.tensors = tensors
@@ -114,11 +114,11 @@ class Runner:
 
     def round_s(self) -> float:
         torch.cuda.synchronize()
-        began = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(self.steps):
             next(self.take)
         torch.cuda.synchronize()
-        return (time.perf_counter() - began) / self.steps
+        return (time.perf_counter() - start) / self.steps
 
 
 KINDS = ("plain loop", "without statistics", "with statistics")
@@ -148,10 +148,10 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
     for number in range(rounds):
         for kind in KINDS if number % 2 == 0 else reversed(KINDS):
             times[kind].append(runners[kind].round_s())
-    on = times["with statistics"]
 
     def ratio(other: str) -> float:
-        return statistics.median(a / b for a, b in zip(on, times[other], strict=True))
+        pairs = zip(times["with statistics"], times[other], strict=True)
+        return statistics.median(measured / plain for measured, plain in pairs)
 
     return {
         "case": case[0],
@@ -171,17 +171,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--only", default="")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "gpu.json")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("This benchmark needs a CUDA device and found none.")
+        raise SystemExit("there is no CUDA device; expected one. Run this benchmark on a machine with a GPU.")
     torch.backends.cuda.matmul.allow_tf32 = True
     results = []
     for case in cases():
-        if given.only in case[0]:
-            results.append(measure(case, given.rounds))
+        if arguments.only in case[0]:
+            results.append(measure(case, arguments.rounds))
             print(json.dumps(results[-1]), flush=True)
     machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-    given.out.write_text(json.dumps({"date": str(date.today()), "machine": machine, "results": results}, indent=2))
+    arguments.out.write_text(json.dumps({"date": str(date.today()), "machine": machine, "results": results}, indent=2))
 
 
 if __name__ == "__main__":

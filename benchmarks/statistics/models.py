@@ -1,4 +1,4 @@
-"""The two models of the benchmark, in plain torch: a ResNet-18 for 32x32 images and a GPT-2 of 124 M parameters."""
+"""The two models of the benchmark in plain torch: a ResNet-18 for 32x32 images and a GPT-2 of 124 M parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Block(nn.Module):
 
 
 def resnet18(num_classes: int = 10, *, width: int = 64) -> nn.Module:
-    """ResNet-18 as He et al. 2016 cut it for CIFAR: no pooling at the stem, 11.2 M parameters at the usual width."""
+    """ResNet-18 for CIFAR (He et al. 2016): no pooling at the stem, 11.2 M parameters at the usual width."""
     layers: list[nn.Module] = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     inside = width
     for outside, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
@@ -48,8 +48,8 @@ class Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, time, width = x.shape
         q, k, v = self.attend(self.norm1(x)).view(batch, time, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, time, width)
-        x = x + self.project(seen)
+        values = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, time, width)
+        x = x + self.project(values)
         return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
 
 
@@ -75,11 +75,11 @@ class GPT2(nn.Module):
 
 
 def image_loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-    """Of images and their classes."""
+    """The mean loss of images and their classes."""
     return F.cross_entropy(model(batch[0]), batch[1])
 
 
 def text_loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-    """Of tokens and the ones after them."""
+    """The mean loss of tokens and the ones after them."""
     logits = model(batch[0])
     return F.cross_entropy(logits.view(-1, logits.shape[-1]), batch[1].reshape(-1))

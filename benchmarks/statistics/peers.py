@@ -1,4 +1,4 @@
-"""Steps of a loop with FairScale's AdaScale or AdaptDL's noise estimator, as their authors meant them to be used."""
+"""Steps of a loop with FairScale's AdaScale or AdaptDL's noise estimator, used as their authors intended."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def _fairscale(parallel: DistributedDataParallel, optimizer: Optimizer, accumula
 
 
 def _adaptdl(parallel: DistributedDataParallel, optimizer: Optimizer, accumulation: int) -> Callable[[], None]:
-    np.int = int  # type: ignore[attr-defined]  # AdaptDL uses the name, numpy dropped it in 1.24
+    np.int = int  # type: ignore[attr-defined]  # AdaptDL uses a name that numpy removed in 1.24
     from adaptdl.torch import gradient_noise_scale as adaptdl  # pyright: ignore[reportMissingImports]
 
     adam = "betas" in optimizer.param_groups[0]
     noise = (adaptdl.AdamGradientNoiseScale if adam else adaptdl.GradientNoiseScale)(parallel, optimizer)
-    # AdaptDL keeps its figures in the optimizer's state, which torch's optimizers have since come to go through.
+    # AdaptDL keeps its figures in the optimizer's state, over which torch's optimizers iterate by now.
     figures = optimizer.state.pop("gns")  # type: ignore[call-overload]
     type(noise)._state = property(lambda self: figures)
 

@@ -1,4 +1,4 @@
-"""Draw what statistics cost: bars from cpu.json and, where it is there, gpu.json.
+"""Draw what statistics cost: bars from cpu.json and, if it exists, gpu.json.
 
 python benchmarks/statistics/plot.py [--out docs/images/statistics.png]
 """
@@ -16,19 +16,19 @@ LABELS = {"swell": "swell, by default: one step in 16", "swell, every step": "sw
 
 
 def draw_cpu(axes: Any, document: dict[str, Any]) -> None:
-    """One group of bars a case, a bar a library; a dot where the processor time lies."""
+    """One group of bars per case, one bar per library; a dot for the processor time."""
     cases, width = document["results"], 0.8 / len(COLOURS)
     for number, (kind, colour) in enumerate(COLOURS.items()):
         places = [index + (number - (len(COLOURS) - 1) / 2) * width for index in range(len(cases))]
         extra = [100 * (case["ratio"][kind] - 1) for case in cases]
-        used = [100 * (case["processor_ratio"][kind] - 1) for case in cases]
+        processor = [100 * (case["processor_ratio"][kind] - 1) for case in cases]
         axes.bar(places, extra, width, color=colour, label=LABELS.get(kind, kind))
-        axes.plot(places, used, "k.", markersize=5, label="processor time" if number == 3 else None)
+        axes.plot(places, processor, "k.", markersize=5, label="processor time" if number == 3 else None)
     _finish(axes, cases, f"2 CPU workers, gloo ({document['date']})", aims=[3.0] * len(cases))
 
 
 def draw_gpu(axes: Any, document: dict[str, Any]) -> None:
-    """A bar a case as measured and one as it is in the long run."""
+    """Two bars per case: as measured, and at the default rate."""
     cases = document["results"]
     for shift, key, colour, label in (
         (-0.2, "ratio_to_same_loop", "#9ecae1", "swell, as often as it was measured"),
@@ -42,7 +42,7 @@ def draw_gpu(axes: Any, document: dict[str, Any]) -> None:
 
 
 def aim_of(case: dict[str, Any]) -> float:
-    """What statistics may add on a GPU, in percent."""
+    """The most that statistics may add to a step on a GPU, in percent."""
     return 0.5 if case["case"].startswith("GPT") else 2.0
 
 
@@ -62,7 +62,7 @@ def _finish(axes: Any, cases: list[dict[str, Any]], title: str, *, aims: list[fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=HERE.parents[1] / "docs" / "images" / "statistics.png")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     import matplotlib
 
     matplotlib.use("Agg")
@@ -77,8 +77,8 @@ def main() -> None:
     for each, (draw, document) in zip(axes[0], parts, strict=True):
         draw(each, document)
     figure.tight_layout()
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(given.out, dpi=120)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(arguments.out, dpi=120)
 
 
 if __name__ == "__main__":

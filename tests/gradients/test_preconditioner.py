@@ -152,8 +152,41 @@ def test_what_is_measured_has_the_norm_of_the_quotient_however_large_it_is(dtype
         assert float(proxy.double().norm()) == pytest.approx(float(quotient.double().norm()), rel=rel)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+class FarCount(Tensor):
+    """A step count that says it is on an accelerator, and counts how often it was read."""
+
+    reads = 0
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda")
+
+    def __float__(self) -> float:
+        FarCount.reads += 1
+        return float(self.as_subclass(Tensor))
+
+
 def test_step_counts_on_an_accelerator_are_read_once_and_counted_from_there() -> None:
+    parameters, optimizer, metric = make(steps=WARM_UP_STEPS)
+    for parameter in parameters:
+        optimizer.state[parameter]["step"] = optimizer.state[parameter]["step"].as_subclass(FarCount)
+    FarCount.reads = 0
+    gradients: Any = gradients_for(parameters)
+    for _ in range(3):
+        assert metric.warm
+        quotients = metric.divide(parameters, gradients)
+        assert FarCount.reads == len(parameters)
+        for index, (parameter, group) in enumerate(zip(parameters, optimizer.param_groups, strict=True)):
+            state = optimizer.state[parameter]
+            plain = {**state, "step": state["step"].as_subclass(Tensor)}
+            torch.testing.assert_close(quotients[index], divided(gradients[index], plain, group))
+        for parameter in parameters:  # a step of the optimizer that leaves the second moment as it is
+            optimizer.state[parameter]["step"].as_subclass(Tensor).add_(1)
+        metric.stepped()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_fused_optimizer_on_an_accelerator_has_the_same_metric() -> None:
     torch.manual_seed(1)
     parameters = [nn.Parameter(torch.randn(4, device="cuda")) for _ in range(2)]
     optimizer = torch.optim.Adam([{"params": [p]} for p in parameters], lr=0.01, fused=True)
