@@ -23,6 +23,7 @@ PYTHON_FILES = [
 PURE = ("core", "rules", "policies", "simulator", "errors.py")
 PURE_MAY_IMPORT = {"numpy", "scipy", "swell", *sys.stdlib_module_names}
 MAY_IMPORT_TORCH_DISTRIBUTED = {
+    "checkpoint/shard_files.py",
     "checkpoint/sharded.py",
     "gradients/sharded.py",
     "integrations/keras/torch_world.py",

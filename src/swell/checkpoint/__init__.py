@@ -1,14 +1,14 @@
-"""Checkpoints: one atomic whole of everything a run cannot recompute, saved beside training, safe to load."""
+"""Checkpoints: everything that a run cannot recompute, saved at once beside training, safe to load."""
 
 from __future__ import annotations
 
 from swell.checkpoint.cadence import Cadence, Mark
 from swell.checkpoint.manifest import Manifest
-from swell.checkpoint.reading import Checkpoint, check_model, inspect, verify
+from swell.checkpoint.reading import Checkpoint, inspect, verify
 from swell.checkpoint.rng import capture_rng, restore_rng
 from swell.checkpoint.saver import AsyncSaver, SaveReport
 from swell.checkpoint.store import Store
-from swell.checkpoint.transfer import empty_like, pack, share_state, unpack
+from swell.checkpoint.transfer import empty_like, gather_values, pack, share_state, unpack
 
 __all__ = [
     "AsyncSaver",
@@ -19,8 +19,8 @@ __all__ = [
     "SaveReport",
     "Store",
     "capture_rng",
-    "check_model",
     "empty_like",
+    "gather_values",
     "inspect",
     "pack",
     "restore_rng",

@@ -17,7 +17,7 @@ from swell.checkpoint.cadence import Cadence, Mark
 from swell.checkpoint.rng import capture_rng, restore_rng
 from swell.checkpoint.saver import AsyncSaver, SaveReport
 from swell.checkpoint.store import Store
-from swell.checkpoint.transfer import pack, share_state, unpack
+from swell.checkpoint.transfer import gather_values, share_state
 from swell.core.events import Saved, Warned
 from swell.job import state as whole
 from swell.job.given import differences
@@ -68,7 +68,7 @@ class Keeper:
         """
         if self._saver is not None:
             job = self._job
-            state = {**whole.capture(job), "rng": self._everybodys_rng()}
+            state = {**whole.capture(job), "rng": gather_values(job.collective, capture_rng(), destination=0)}
             state["ending"]["done"] = done
             about: dict[str, Any] = {"samples": job.samples, "step": job.steps, "name": name}
             if self._shards is None:
@@ -148,27 +148,17 @@ class Keeper:
         if self._saver is not None:
             self._saver.close()
 
-    def _everybodys_rng(self) -> list[Any]:
-        text, tensors = pack(capture_rng(), device="cpu")
-        hexes = "\n".join([text, *(bytes(tensor.tolist()).hex() for tensor in tensors)])
-        return [self._unpacked(line) for line in self._job.collective.gather_text(hexes)]
-
-    @staticmethod
-    def _unpacked(lines: str) -> Any:
-        text, *hexes = lines.split("\n")
-        return unpack(text, [torch.frombuffer(bytearray.fromhex(h), dtype=torch.uint8) for h in hexes])
-
     def _mark(self) -> Mark:
         return Mark(time_s=time.monotonic(), samples=self._job.samples, step=self._job.steps)
 
     def _saved(self, report: SaveReport) -> None:
-        manifest = report.found.manifest
+        manifest = report.checkpoint.manifest
         self._job._emit(
             Saved(
                 time=time.time(),
                 step=manifest.step,
                 samples=manifest.samples,
-                path=str(report.found.path),
+                path=str(report.checkpoint.path),
                 held_s=report.held_s,
                 bytes=manifest.num_bytes,
             )

@@ -11,9 +11,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any, Generic, TypeVar
 
-import torch
-
-from swell.checkpoint.transfer import pack, share_state, unpack
+from swell.checkpoint.transfer import gather_values, share_state
 from swell.compat.adaptdl import session as sessions
 
 Value = TypeVar("Value")
@@ -62,14 +60,4 @@ def teardown() -> None:
 
 def gather(value: Any) -> list[Any]:
     """Every replica's value, in rank order."""
-    collective = sessions.session().collective
-    if collective.size == 1:
-        return [value]
-    text, tensors = pack(value, device="cpu")
-    lines = "\n".join([text, *(bytes(tensor.numpy()).hex() for tensor in tensors)])
-    return [_unpacked(other) for other in collective.gather_text(lines)]
-
-
-def _unpacked(lines: str) -> Any:
-    text, *hexes = lines.split("\n")
-    return unpack(text, [torch.frombuffer(bytearray.fromhex(line), dtype=torch.uint8) for line in hexes])
+    return gather_values(sessions.session().collective, value)
