@@ -195,6 +195,19 @@ def load_into_another_model(collective: Collective, folder: Path) -> str:
     return "loaded"
 
 
+def save_learners(collective: Collective, folder: Path) -> dict[str, torch.Tensor]:
+    """Save two models as a job does; the weights of the second one, put together."""
+    trainings = [Training(seed=seed) for seed in range(2)]
+    for training in trainings:
+        training.steps(0, 1)
+    learners = [
+        {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()} for training in trainings
+    ]
+    opened(collective, folder).save({"learners": learners}, samples=6, step=1, name="best")
+    weights = trainings[1].model.state_dict()
+    return {name: weight.full_tensor() if isinstance(weight, DTensor) else weight for name, weight in weights.items()}
+
+
 def load_without_naming_the_optimizer(collective: Collective, folder: Path) -> str:
     training = Training(seed=1)
     store = opened(collective, folder)

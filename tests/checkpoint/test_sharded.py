@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from swell.checkpoint import Store
+from swell.checkpoint import Store, load_weights
 from swell.checkpoint.shard_files import ShardReader
 from swell.errors import CheckpointError
 from tests.checkpoint import sharded_replicas as replicas
+from tests.checkpoint.states import same
 from tests.workers import run_workers
 
 pytestmark = pytest.mark.distributed
@@ -45,6 +46,7 @@ def two(folder: Path) -> dict[str, list[Any]]:
             "resume stepped": ("resume", (saved, True)),
             "another model": ("load_into_another_model", (saved,)),
             "unnamed": ("load_without_naming_the_optimizer", (saved,)),
+            "save learners": ("save_learners", (folder / "learners",)),
             **{f"damaged {file}": ("load_damaged", (saved, file)) for file in FILES},
             **{
                 f"failing {rank} {point}": ("save_on_a_failing_disk", (folder / f"failing {point}", rank, point))
@@ -143,6 +145,12 @@ def test_the_manifest_covers_every_file_of_every_replica(folder: Path) -> None:
     }
     assert {f"shards/{file}" for file in FILES} < named
     assert checkpoint.manifest.world_size == 2
+
+
+def test_the_weights_of_a_sharded_model_are_loaded_whole_in_one_process(two: Any, folder: Path) -> None:
+    for weights in two["save learners"]:
+        loaded = load_weights(folder / "learners", "best", index=1)
+        assert same(dict(loaded), weights)
 
 
 @pytest.mark.usefixtures("two")

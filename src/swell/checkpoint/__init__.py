@@ -9,6 +9,7 @@ from swell.checkpoint.rng import capture_rng, restore_rng
 from swell.checkpoint.saver import AsyncSaver, SaveReport
 from swell.checkpoint.store import Store
 from swell.checkpoint.transfer import empty_like, gather_values, pack, share_state, unpack
+from swell.checkpoint.weights import load_weights
 
 __all__ = [
     "AsyncSaver",
@@ -22,6 +23,7 @@ __all__ = [
     "empty_like",
     "gather_values",
     "inspect",
+    "load_weights",
     "pack",
     "restore_rng",
     "share_state",

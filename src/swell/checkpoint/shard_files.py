@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, Def
 from torch.distributed.tensor import DTensor
 
 from swell.checkpoint.disk import disk_error
-from swell.checkpoint.reading import Checkpoint
+from swell.checkpoint.reading import Checkpoint, read_parts
 from swell.checkpoint.tensor_memory import dtype_name, named_dtype
 from swell.errors import CheckpointError, WorldError
 
@@ -42,6 +42,19 @@ def write_shards(shards: Mapping[str, DTensor], folder: Path, group: dist.Proces
         ) from error
     except RuntimeError as error:
         raise WorldError(f"a replica was lost while saving a checkpoint: {error}. Form the world again.") from error
+
+
+def read_whole(checkpoint: Checkpoint, part: str, *, below: str) -> Any:
+    """A part of a sharded checkpoint with its tensors put together in host memory, in one process.
+
+    Only the tensors whose place begins with ``below`` are read; the others are left empty. Checksums are not checked.
+    """
+    reader = ShardReader(checkpoint)
+    entries = reader.tensors()
+    targets = {key: torch.empty(entry.size, dtype=entry.properties.dtype) for key, entry in entries.items()}
+    state = read_parts(checkpoint, map_location="cpu", names=[part], resolve=targets.__getitem__)[part]
+    reader.read_into({key: target for key, target in targets.items() if key.startswith(below)}, None)
+    return state
 
 
 class _Writer(dcp.FileSystemWriter):
