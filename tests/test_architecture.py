@@ -24,6 +24,7 @@ PYTHON_FILES = [
 PURE = ("core", "rules", "policies", "supervisor", "errors.py")
 PURE_MAY_IMPORT = {"numpy", "scipy", "swell", *sys.stdlib_module_names}
 MAY_IMPORT_TORCH_DISTRIBUTED = {
+    "checkpoint/shard_files.py",
     "checkpoint/sharded.py",
     "compat/fairscale/adascale.py",
     "compat/fairscale/join.py",

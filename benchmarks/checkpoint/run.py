@@ -23,7 +23,7 @@ WIDTHS = {"5 M parameters": 640, "20 M parameters": 1280, "60 M parameters": 224
 LAYERS = 12
 
 
-def trained(width: int, device: str) -> dict[str, Any]:
+def state_after_a_step(width: int, device: str) -> dict[str, Any]:
     """The state of a network and its AdamW after one step: three numbers a parameter."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(LAYERS))).to(device)
@@ -33,19 +33,19 @@ def trained(width: int, device: str) -> dict[str, Any]:
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
 
-def settle() -> None:
+def synchronize() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
-def plain_save(state: dict[str, Any], path: Path) -> float:
-    """Seconds for torch.save to a file and its sync: what a loop waits for that saves by itself."""
-    began = time.perf_counter()
+def torch_save_seconds(state: dict[str, Any], path: Path) -> float:
+    """Seconds for torch.save to a file and its sync: what a loop waits for if it saves by itself."""
+    start = time.perf_counter()
     with open(path, "wb") as file:
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 def measure(state: dict[str, Any], folder: Path, repeats: int) -> dict[str, Any]:
@@ -53,45 +53,45 @@ def measure(state: dict[str, Any], folder: Path, repeats: int) -> dict[str, Any]
     store = Store(folder / "run", keep=1)
     saver = AsyncSaver(store, on_saved=reports.append, on_warning=print)
     saver.prepare(state)
-    plain, wholly, arrived = [], [], []
-    for step in range(repeats + 1):  # taken in turn, so that both meet the same disk and the same neighbours
-        plain.append(plain_save(state, folder / "plain.pt"))
-        settle()
-        began = time.perf_counter()
+    torch_saves, swell_saves, arrivals = [], [], []
+    for step in range(repeats + 1):  # in turn, so that both meet the same disk and the same load
+        torch_saves.append(torch_save_seconds(state, folder / "plain.pt"))
+        synchronize()
+        start = time.perf_counter()
         saver.save_async(state, samples=step, step=step)
-        settle()
-        arrived.append(time.perf_counter() - began)
+        synchronize()
+        arrivals.append(time.perf_counter() - start)
         saver.wait()
-        began = time.perf_counter()
+        start = time.perf_counter()
         store.save(state, samples=step, step=step)
-        wholly.append(time.perf_counter() - began)
+        swell_saves.append(time.perf_counter() - start)
     saver.close()
-    first, *held = [report.held_s for report in reports]
-    torch_save_s = statistics.median(plain)
+    first, *later = [report.held_s for report in reports]
+    torch_save_s = statistics.median(torch_saves)
     return {
-        "megabytes": round(reports[0].found.manifest.num_bytes / 1e6, 1),
+        "megabytes": round(reports[0].checkpoint.manifest.num_bytes / 1e6, 1),
         "torch_save_s": torch_save_s,
-        "held_s": statistics.median(held),
-        "held_worst_s": max(held),
-        "copy_arrived_s": statistics.median(arrived),  # on a device the copy itself is queued, and not waited for
+        "held_s": statistics.median(later),
+        "held_worst_s": max(later),
+        "copy_arrived_s": statistics.median(arrivals),  # on a device the copy is queued, and training does not wait
         "held_first_s": first,
-        "held_over_torch_save": statistics.median(h / p for h, p in zip(held, plain[1:], strict=True)),
+        "held_over_torch_save": statistics.median(h / t for h, t in zip(later, torch_saves[1:], strict=True)),
         "held_first_over_torch_save": first / torch_save_s,
         "background_write_s": statistics.median(report.write_s for report in reports),
-        "synchronous_swell_save_s": statistics.median(wholly),
+        "synchronous_swell_save_s": statistics.median(swell_saves),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--folder", type=Path, default=None, help="on the disk to measure; a temporary one otherwise")
+    parser.add_argument("--folder", type=Path, default=None, help="on the disk to measure; default: a temporary folder")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
     options = parser.parse_args()
     results = {}
     for name, width in WIDTHS.items():
-        state = trained(width, options.device)
+        state = state_after_a_step(width, options.device)
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             results[name] = measure(state, Path(folder), options.repeats)
         figures = results[name]

@@ -20,6 +20,7 @@ from swell.version import __version__
 _HOMES = {
     "swell.job": ("Job",),
     "swell.checkpoint.cadence": ("Cadence",),
+    "swell.checkpoint.weights": ("load_weights",),
     "swell.loop.statistics": ("Statistics",),
     "swell.runtime.notices": ("Notices",),
     "swell.runtime.world": ("open_world",),
@@ -78,6 +79,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from swell import core, errors, keras, policies, rules, telemetry
     from swell.checkpoint.cadence import Cadence
+    from swell.checkpoint.weights import load_weights
     from swell.core.planning import feasible_replicas, plan
     from swell.core.types import Factors, Moments, Observation, ScaleState
     from swell.job import Job

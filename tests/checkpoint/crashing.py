@@ -1,4 +1,4 @@
-"""Saving processes that are killed: at every call of the file system in turn, or at random; run as a script of its own.
+"""Kills processes that save: at every call of the file system in turn, or at random. Run it as a script.
 
 The script is one process that forks the victims, so that torch is imported once.
 """
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from swell.checkpoint import AsyncSaver, Store
-from swell.checkpoint.disk import Checksummed
+from swell.checkpoint.disk import ChecksumWriter
 
 CALLS = ["fsync", "rename", "mkdir", "open", "close", "unlink", "rmdir"]
 
@@ -29,7 +29,7 @@ def state_at(step: int) -> dict[str, Any]:
 
 
 def step_of(state: dict[str, Any]) -> int:
-    """The step a state was saved at; fails when its parts are of different steps."""
+    """The step that a state was saved at; fails if its parts are of different steps."""
     step = state["loop"]["step"]
     assert torch.equal(state["model"]["weight"], torch.full((3000,), float(step)))
     assert state["loop"]["samples"] == 10 * step
@@ -41,7 +41,7 @@ def opened(folder: Path) -> Store:
 
 
 def in_a_fork(work: Callable[[], None]) -> int:
-    """How the process ended that did the work: 0, or minus the signal that killed it."""
+    """Do the work in a forked process; its exit code: 0, or minus the signal that killed it."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -54,7 +54,7 @@ def in_a_fork(work: Callable[[], None]) -> int:
 
 
 def call_before_each(act: Callable[[str], None]) -> None:
-    """From now on call ``act`` with a name before each call that changes a file, and before each write."""
+    """From now on, call ``act`` with a name before each call that changes a file, and before each write."""
 
     def watched(function: Any, name: str) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -65,16 +65,16 @@ def call_before_each(act: Callable[[str], None]) -> None:
 
     for name in CALLS:
         setattr(os, name, watched(getattr(os, name), name))
-    Checksummed.write = watched(Checksummed.write, "write")
+    ChecksumWriter.write = watched(ChecksumWriter.write, "write")
 
 
 def kill_at(count: int) -> Callable[[str], None]:
-    left = [count]
+    remaining = [count]
 
     def act(name: str) -> None:
-        if left[0] == 0:
+        if remaining[0] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        left[0] -= 1
+        remaining[0] -= 1
 
     return act
 
@@ -84,8 +84,8 @@ def kill_everywhere(folder: Path) -> None:
     original = folder / "original"
     for step in (1, 2):
         opened(original).save(state_at(step), samples=10 * step, step=step)
-    point, ended = 0, -signal.SIGKILL
-    while ended == -signal.SIGKILL:
+    point, exit_code = 0, -signal.SIGKILL
+    while exit_code == -signal.SIGKILL:
         run = folder / str(point)
         shutil.copytree(original, run)
 
@@ -94,28 +94,28 @@ def kill_everywhere(folder: Path) -> None:
             call_before_each(kill_at(point))
             store.save(state_at(3), samples=30, step=3)
 
-        ended = in_a_fork(victim)
+        exit_code = in_a_fork(victim)
         loaded = opened(run).load_newest()
         assert loaded is not None
         opened(run).save(state_at(4), samples=40, step=4)
         after = opened(run).load_newest()
         assert after is not None and step_of(after[1]) == 4
-        left_over = [name for name in os.listdir(run / "checkpoints") if name.startswith(".")]
-        print(json.dumps({"ended": ended, "step": step_of(loaded[1]), "left_over": left_over}))
+        leftovers = [name for name in os.listdir(run / "checkpoints") if name.startswith(".")]
+        print(json.dumps({"exit_code": exit_code, "step": step_of(loaded[1]), "leftovers": leftovers}))
         shutil.rmtree(run)
         point += 1
 
 
 def kill_at_random(folder: Path, rounds: int, seed: int) -> None:
-    """Kill processes that save on and on, and print for each what it had reported as saved and what was found."""
+    """Kill processes that save repeatedly, and print for each the last step it reported and the step on the disk."""
     chance = random.Random(seed)
     for _ in range(rounds):
         mine, theirs = os.pipe()
         pid = os.fork()
         if pid == 0:
-            save_on_and_on(folder, theirs)
+            save_repeatedly(folder, theirs)
         os.close(theirs)
-        reported = b"".join(os.read(mine, 8) for _ in range(chance.randint(2, 4)))  # the first says that it has begun
+        reported = b"".join(os.read(mine, 8) for _ in range(chance.randint(2, 4)))  # the first says that it has started
         time.sleep(chance.uniform(0, 0.03))
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -123,11 +123,11 @@ def kill_at_random(folder: Path, rounds: int, seed: int) -> None:
             reported += chunk
         os.close(mine)
         loaded = opened(folder).load_newest()
-        found = step_of(loaded[1]) if loaded is not None else 0
-        print(json.dumps({"reported": int(reported[-8:]), "found": found}))
+        on_disk = step_of(loaded[1]) if loaded is not None else 0
+        print(json.dumps({"reported": int(reported[-8:]), "on_disk": on_disk}))
 
 
-def save_on_and_on(folder: Path, pipe: int) -> None:
+def save_repeatedly(folder: Path, pipe: int) -> None:
     def report(step: int) -> None:
         os.write(pipe, b"%08d" % step)
 
@@ -136,10 +136,10 @@ def save_on_and_on(folder: Path, pipe: int) -> None:
     step = newest.step if newest is not None else 0
     state = state_at(step)
     report(step)
-    saver = AsyncSaver(store, on_saved=lambda saved: report(saved.found.step), on_warning=sys.exit)
+    saver = AsyncSaver(store, on_saved=lambda saved: report(saved.checkpoint.step), on_warning=sys.exit)
     while True:
         step += 1
-        # In place, while the last one may still be written: a copy that was not taken would be seen.
+        # In place, while the last one may still be written: a missing copy would show.
         state["model"]["weight"].fill_(float(step))
         state["loop"].update(step=step, samples=10 * step)
         saver.save_async(state, samples=10 * step, step=step)

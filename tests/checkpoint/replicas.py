@@ -1,4 +1,4 @@
-"""What replicas do in the tests of checkpoints; free of the test tools, so that a worker starts quickly."""
+"""What replicas do in the tests of checkpoints; imports no test tools, so that a worker starts quickly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from swell.checkpoint import share_state
+from swell.checkpoint import gather_values, share_state
 from swell.core.protocols import Collective
 
 
@@ -19,3 +19,7 @@ def state_of(rank: int) -> dict[str, Any]:
 
 def receive(collective: Collective, source: int) -> Any:
     return share_state(state_of(collective.rank), collective=collective, source=source)
+
+
+def gather(collective: Collective, destination: int | None) -> Any:
+    return gather_values(collective, state_of(collective.rank), destination=destination)

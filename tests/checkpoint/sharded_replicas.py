@@ -1,4 +1,4 @@
-"""What replicas with sharded models do in the tests; free of the test tools, so that a worker starts quickly."""
+"""What replicas with sharded models do in the tests; imports no test tools, so that a worker starts quickly."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from swell.checkpoint import AsyncSaver, Store
+from swell.checkpoint.disk import sync_file
 from swell.checkpoint.sharded import ShardedStore
 from swell.core.protocols import Collective
 from swell.errors import CheckpointError
@@ -22,7 +24,7 @@ from swell.runtime.collective import TorchCollective
 
 
 def run_in_turn(collective: Collective, calls: dict[str, tuple[str, tuple[Any, ...]]]) -> dict[str, Any]:
-    """The result of each call (a function of this module and its arguments): processes are dear, so they are shared."""
+    """The result of each call (a function of this module and its arguments): starting processes for each is slow."""
     results = {}
     for name, (function, args) in calls.items():
         results[name] = globals()[function](collective, *args)
@@ -31,7 +33,7 @@ def run_in_turn(collective: Collective, calls: dict[str, tuple[str, tuple[Any, .
 
 
 class Training:
-    """A small model under FSDP2 (or whole), its optimizer and a scheduler, with data that depend on the step alone."""
+    """A small model under FSDP2 (or whole), its optimizer and a scheduler; its data depend on the step alone."""
 
     def __init__(self, *, seed: int, sharded: bool = True) -> None:
         torch.manual_seed(seed)
@@ -67,8 +69,8 @@ class Training:
             "scheduler": self.scheduler.state_dict(),
         }
 
-    def load(self, store: ShardedStore, found: Any) -> None:
-        state = store.load(found, self.state(), optimizers={"optimizer": self.optimizer})
+    def load(self, store: ShardedStore, checkpoint: Any) -> None:
+        state = store.load(checkpoint, self.state(), optimizers={"optimizer": self.optimizer})
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
@@ -85,7 +87,7 @@ def save(collective: Collective, folder: Path) -> list[float]:
     """Train, save, and go on: the losses after the save."""
     training = Training(seed=0)
     training.steps(0, 3)
-    opened(collective, folder).save(training.state(), samples=18, step=3, meta={"kind": "sharded"})
+    opened(collective, folder).save(training.state(), samples=18, step=3)
     return training.steps(3, 7)
 
 
@@ -104,35 +106,37 @@ def resume(collective: Collective, folder: Path, stepped: bool = False, sharded:
     if stepped:
         training.steps(90, 92)
     store = opened(collective, folder)
-    found = store.newest()
-    assert found is not None
-    training.load(store, found)
+    checkpoint = store.newest()
+    assert checkpoint is not None
+    training.load(store, checkpoint)
     moments = training.optimizer.state_dict()["state"][0]["exp_avg"]
     group = {key: value for key, value in training.optimizer.param_groups[0].items() if key != "params"}
     return training.steps(3, 7), isinstance(moments, DTensor), group
 
 
 def save_beside_training(collective: Collective, folder: Path) -> Any:
-    """Save in the background while training goes on with collectives of its own; what was reported and warned of."""
+    """Save in the background while training uses its own collectives; the losses, reports and warnings."""
     training = Training(seed=0)
     reports: list[int] = []
-    warned: list[str] = []
+    messages: list[str] = []
     store = opened(collective, folder, keep=99)
-    saver = AsyncSaver(store, on_saved=lambda report: reports.append(report.found.step), on_warning=warned.append)
+    saver = AsyncSaver(
+        store, on_saved=lambda report: reports.append(report.checkpoint.step), on_warning=messages.append
+    )
     training.steps(0, 3)
     saver.prepare(training.state())
-    begun = [saver.save_async(training.state(), samples=18, step=3)]
+    started = [saver.save_async(training.state(), samples=18, step=3)]
     losses = training.steps(3, 7)
     for step in range(7, 17):
         training.steps(step, step + 1)
-        begun.append(saver.save_async(training.state(), samples=6 * step, step=step))
+        started.append(saver.save_async(training.state(), samples=6 * step, step=step))
     saver.close()
     collective.barrier()
-    return losses, begun, reports, warned
+    return losses, started, reports, messages
 
 
 def save_on_a_failing_disk(collective: Collective, folder: Path, rank: int, point: str) -> Any:
-    """A save that fails on one replica, as each replica sees it, and the steps that are complete after one more."""
+    """The error of a save that fails on one replica, and the complete steps and the folders after one more save."""
     training = Training(seed=0)
     training.steps(0, 1)
     broken = [True]
@@ -141,23 +145,27 @@ def save_on_a_failing_disk(collective: Collective, folder: Path, rank: int, poin
         if reached == point and broken[0]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    def failing_sync(path: Path) -> None:
+        if collective.rank == rank:
+            fail("shards")
+        sync_file(path)
+
     store = opened(collective, folder, on_point=fail)
-    if point == "shards" and collective.rank == rank:
-        store._written = lambda folder: fail("shards") or []
     try:
-        store.save(training.state(), samples=1, step=1)
-        said = "saved"
+        with mock.patch("swell.checkpoint.sharded.sync_file", failing_sync):
+            store.save(training.state(), samples=1, step=1)
+        message = "saved"
     except CheckpointError as error:
-        said = str(error)
+        message = str(error)
     broken[0] = False
     collective.barrier()
     store = opened(collective, folder)
     store.save(training.state(), samples=2, step=2)
-    return said, [found.step for found in store.store.all()], sorted(os.listdir(store.store.root))
+    return message, [checkpoint.step for checkpoint in store.store.all()], sorted(os.listdir(store.store.root))
 
 
 def load_damaged(collective: Collective, folder: Path, file: str) -> str:
-    """What is said of a checkpoint with a flipped byte in one of its files."""
+    """The error of loading a checkpoint with a flipped byte in one of its files."""
     copy = folder.with_name(f"{folder.name} {file}")
     if collective.rank == 0:
         shutil.copytree(folder, copy)
@@ -168,9 +176,9 @@ def load_damaged(collective: Collective, folder: Path, file: str) -> str:
     collective.barrier()
     training = Training(seed=1)
     store = opened(collective, copy)
-    found = store.store.all()[-1]
+    checkpoint = store.store.all()[-1]
     try:
-        training.load(store, found)
+        training.load(store, checkpoint)
     except CheckpointError as error:
         return f"{type(error).__name__}: {error}"
     return "loaded"
@@ -178,22 +186,35 @@ def load_damaged(collective: Collective, folder: Path, file: str) -> str:
 
 def load_into_another_model(collective: Collective, folder: Path) -> str:
     store = opened(collective, folder)
-    found = store.newest()
-    assert found is not None
+    checkpoint = store.newest()
+    assert checkpoint is not None
     try:
-        store.load(found, {"model": torch.nn.Linear(4, 7).double().state_dict()})
+        store.load(checkpoint, {"model": torch.nn.Linear(4, 7).double().state_dict()})
     except CheckpointError as error:
         return str(error)
     return "loaded"
 
 
+def save_learners(collective: Collective, folder: Path) -> dict[str, torch.Tensor]:
+    """Save two models as a job does; the weights of the second one, put together."""
+    trainings = [Training(seed=seed) for seed in range(2)]
+    for training in trainings:
+        training.steps(0, 1)
+    learners = [
+        {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()} for training in trainings
+    ]
+    opened(collective, folder).save({"learners": learners}, samples=6, step=1, name="best")
+    weights = trainings[1].model.state_dict()
+    return {name: weight.full_tensor() if isinstance(weight, DTensor) else weight for name, weight in weights.items()}
+
+
 def load_without_naming_the_optimizer(collective: Collective, folder: Path) -> str:
     training = Training(seed=1)
     store = opened(collective, folder)
-    found = store.newest()
-    assert found is not None
+    checkpoint = store.newest()
+    assert checkpoint is not None
     try:
-        store.load(found, training.state())
+        store.load(checkpoint, training.state())
     except CheckpointError as error:
         return str(error)
     return "loaded"

@@ -1,4 +1,4 @@
-"""Nested states of every kind a checkpoint holds, and what it means for two of them to be the same."""
+"""Nested states of every kind that a checkpoint holds, and whether two of them are the same."""
 
 from __future__ import annotations
 

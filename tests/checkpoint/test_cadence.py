@@ -50,5 +50,5 @@ def test_the_first_period_to_pass_decides() -> None:
 
 @pytest.mark.parametrize("period", ["every_s", "every_samples", "every_steps"])
 def test_a_period_of_nothing_is_refused(period: str) -> None:
-    with pytest.raises(ConfigError, match=f"{period} is 0"):
+    with pytest.raises(ConfigError, match=period):
         Cadence(**{period: 0})

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from swell.checkpoint import Store
-from swell.checkpoint.disk import Checksummed
+from swell.checkpoint.disk import ChecksumWriter
 from tests.checkpoint.crashing import CALLS, call_before_each, state_at, step_of
 
 ROOT = Path(__file__).parents[2]
@@ -19,9 +19,9 @@ ROOT = Path(__file__).parents[2]
 
 def run_script(*args: object) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "tests.checkpoint.crashing", *map(str, args)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    return [json.loads(line) for line in process.stdout.splitlines()]
 
 
 @pytest.mark.distributed
@@ -30,8 +30,8 @@ def test_killed_before_any_call_of_the_file_system_a_run_comes_back_whole(tmp_pa
     steps = [outcome["step"] for outcome in killed]
     assert len(steps) > 30, "every write, sync, rename and removal of a save was a point to die at"
     assert steps == sorted(steps) and set(steps) == {2, 3}, "the old state up to the rename, the new one from then on"
-    assert not any(outcome["left_over"] for outcome in killed), "the next save tidied up"
-    assert (last["ended"], last["step"]) == (0, 3)
+    assert not any(outcome["leftovers"] for outcome in killed), "the next save removed them"
+    assert (last["exit_code"], last["step"]) == (0, 3)
 
 
 @pytest.mark.distributed
@@ -39,13 +39,13 @@ def test_killed_at_random_a_run_comes_back_with_all_it_had_reported(tmp_path: Pa
     outcomes = run_script("random", tmp_path, 12, 0)
     assert len(outcomes) == 12
     for outcome in outcomes:
-        assert outcome["found"] >= outcome["reported"]
-    found = [outcome["found"] for outcome in outcomes]
-    assert found == sorted(set(found)), "each process went on from where the one before was killed"
+        assert outcome["on_disk"] >= outcome["reported"]
+    on_disk = [outcome["on_disk"] for outcome in outcomes]
+    assert on_disk == sorted(set(on_disk)), "each process went on from where the previous one was killed"
 
 
 class PowerCut:
-    """What a disk is sure to hold: a file's content as of its last sync, a folder's names as of its last sync."""
+    """What a disk holds for certain: a file's content as of its last sync, a folder's names as of its last sync."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -61,7 +61,7 @@ class PowerCut:
             self.contents[inode] = path.read_bytes()
 
     def restore(self, to: Path) -> Path:
-        """A tree of names and contents that were synced: the least that is left."""
+        """A tree of the names and contents that were synced: the least that remains."""
         self._restore(self.root.stat().st_ino, to)
         return to
 
@@ -74,7 +74,7 @@ class PowerCut:
             self._restore(child, to / name)
 
     def restore_names(self, to: Path) -> Path:
-        """The tree as it is by name, with only those contents that were synced: names can reach the disk early."""
+        """The tree with all names, but only the contents that were synced: names can reach the disk early."""
         for folder, _, files in os.walk(self.root):
             copy = to / Path(folder).relative_to(self.root)
             copy.mkdir(parents=True)
@@ -86,29 +86,29 @@ class PowerCut:
 @pytest.fixture
 def unpatched() -> Iterator[None]:
     saved = {name: getattr(os, name) for name in CALLS}
-    write = Checksummed.write
+    write = ChecksumWriter.write
     yield
     for name, function in saved.items():
         setattr(os, name, function)
-    Checksummed.write = write
+    ChecksumWriter.write = write
 
 
 @pytest.mark.usefixtures("unpatched")
 def test_a_power_cut_at_any_instant_leaves_a_whole_checkpoint_and_none_that_lies(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     cut = PowerCut(tmp_path / "disk")
-    store = Store(cut.root / "runs" / "one", run_id="run", keep=99)  # nothing is deleted, so no inode comes twice
+    store = Store(cut.root / "runs" / "one", run_id="run", keep=99)  # nothing is deleted, so no inode is used twice
     saved, outcomes = 0, []
 
     def look(name: str, watching: list[bool] = [True]) -> None:  # noqa: B006
         if not watching[0] or name == "close":
             return
-        watching[0] = False  # what we do here is no part of the save
+        watching[0] = False  # these calls are not part of the save
         for kind, restore in (("least", cut.restore), ("names", cut.restore_names)):
             copy = restore(tmp_path / f"{kind}{len(outcomes)}")
-            warned: list[str] = []
-            left = Store(copy / "runs" / "one", run_id="run", on_warning=warned.append).load_newest()
-            outcomes.append((kind, saved, 0 if left is None else step_of(left[1]), warned))
+            messages: list[str] = []
+            newest = Store(copy / "runs" / "one", run_id="run", on_warning=messages.append).load_newest()
+            outcomes.append((kind, saved, 0 if newest is None else step_of(newest[1]), messages))
         watching[0] = True
 
     really_sync = os.fsync
@@ -124,7 +124,7 @@ def test_a_power_cut_at_any_instant_leaves_a_whole_checkpoint_and_none_that_lies
         saved = step
         look("returned")
     assert len(outcomes) > 60
-    for kind, reported, left, warned in outcomes:
-        assert reported <= left <= reported + 1, f"{kind}: a checkpoint that save had returned is gone"
-        assert not warned, "not even a torn one is to be seen"
+    for kind, reported, on_disk, messages in outcomes:
+        assert reported <= on_disk <= reported + 1, f"{kind}: a checkpoint that save had returned is gone"
+        assert not messages, "not even a torn one is visible"
     assert outcomes[-1][2] == 3

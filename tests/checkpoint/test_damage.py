@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from swell.checkpoint import Checkpoint, Store
 from swell.checkpoint.disk import checksum_file
-from swell.checkpoint.manifest import FILE_NAME, Manifest, Part, from_json, to_json
+from swell.checkpoint.manifest import FILE_NAME, Manifest, PartEntry, from_json, to_json
 from swell.errors import CheckpointError, DamagedCheckpointError
 from tests.checkpoint.states import same
 
@@ -38,8 +38,8 @@ def run(original: Path, tmp_path: Path) -> Path:
 
 
 def opened(folder: Path) -> tuple[Store, list[str]]:
-    warned: list[str] = []
-    return Store(folder, run_id="run", on_warning=warned.append), warned
+    messages: list[str] = []
+    return Store(folder, run_id="run", on_warning=messages.append), messages
 
 
 def last(folder: Path) -> Path:
@@ -47,16 +47,16 @@ def last(folder: Path) -> Path:
 
 
 def assert_nothing_wrong_is_loaded(folder: Path, harmless: bool = False) -> None:
-    store, warned = opened(folder)
+    store, messages = opened(folder)
     loaded = store.load_newest()
     assert loaded is not None
     if same(loaded[1], STATES[1]):
         assert harmless and store.newest() == loaded[0]
         return
     assert same(loaded[1], STATES[0])
-    assert len(warned) == 1 and str(last(folder)) in warned[0] and "damaged" in warned[0]
+    assert len(messages) == 1 and str(last(folder)) in messages[0] and "damaged" in messages[0]
     assert store.newest() == loaded[0]
-    assert len(warned) == 1, "said once"
+    assert len(messages) == 1, "only once"
 
 
 files = st.sampled_from(["model.pt", "loop.pt", FILE_NAME])
@@ -79,7 +79,7 @@ def test_a_flipped_bit_anywhere_is_noticed_and_the_checkpoint_before_is_taken(
 
 
 def _parsed_equal(one: Path, other: Path) -> bool:
-    """Whether the flip fell on white space between the values."""
+    """Whether the flip hit white space between the values."""
     try:
         return json.loads(one.read_bytes()) == json.loads(other.read_bytes())
     except ValueError:
@@ -115,9 +115,9 @@ def test_a_file_cut_short_is_noticed(
 def test_a_missing_file_is_noticed_and_named(run: Path, file: str) -> None:
     (last(run) / file).unlink()
     assert_nothing_wrong_is_loaded(run)
-    store, warned = opened(run)
-    assert [found.step for found in store.all()] == [0]
-    assert f"{file} is missing" in warned[0]
+    store, messages = opened(run)
+    assert [checkpoint.step for checkpoint in store.all()] == [0]
+    assert f"{file} is missing" in messages[0]
 
 
 def test_files_of_two_checkpoints_are_not_mixed(run: Path) -> None:
@@ -129,10 +129,10 @@ def test_files_of_two_checkpoints_are_not_mixed(run: Path) -> None:
 def test_an_empty_folder_and_a_stray_file_are_no_checkpoints(run: Path) -> None:
     (run / "checkpoints" / "000009-samples9-step9").mkdir()
     (run / "checkpoints" / "notes.txt").write_text("mine")
-    store, warned = opened(run)
+    store, messages = opened(run)
     newest = store.newest()
     assert newest is not None and newest.step == 1
-    assert "manifest.json is missing" in warned[0]
+    assert "manifest.json is missing" in messages[0]
 
 
 def test_the_number_of_a_damaged_checkpoint_is_not_used_again(run: Path) -> None:
@@ -143,17 +143,17 @@ def test_the_number_of_a_damaged_checkpoint_is_not_used_again(run: Path) -> None
 
 def test_a_checkpoint_damaged_after_it_was_found_is_not_loaded(run: Path) -> None:
     store, _ = opened(run)
-    found = store.newest()
-    assert found is not None
-    with open(found.path / "model.pt", "r+b") as file:
+    checkpoint = store.newest()
+    assert checkpoint is not None
+    with open(checkpoint.path / "model.pt", "r+b") as file:
         file.seek(200)
         file.write(b"\xff\xff\xff\xff")
-    with pytest.raises(DamagedCheckpointError, match="does not have the content that was written"):
-        store.load(found)
+    with pytest.raises(DamagedCheckpointError, match=r"model\.pt"):
+        store.load(checkpoint)
 
 
 class Malice:
-    """Makes a folder when it is unpickled."""
+    """Creates a folder when it is unpickled."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -163,11 +163,11 @@ class Malice:
 
 
 def forged(folder: Path, content: Any) -> Checkpoint:
-    """A checkpoint with true checksums whose part was written by somebody else."""
+    """A checkpoint with valid checksums whose part was written by someone else."""
     path = folder / "checkpoints" / "000001-samples0-step0"
     path.mkdir(parents=True)
     content(path / "model.pt")
-    part = Part(name="model", kind="torch", files=(checksum_file(path, "model.pt"),))
+    part = PartEntry(name="model", kind="torch", files=(checksum_file(path, "model.pt"),))
     manifest = Manifest(run_id="run", samples=0, step=0, parts=(part,))
     (path / FILE_NAME).write_text(to_json(manifest))
     return Checkpoint(path=path, number=1, manifest=manifest)
@@ -185,19 +185,19 @@ def forged(folder: Path, content: Any) -> Checkpoint:
 )
 def test_a_file_that_would_run_code_is_refused_and_runs_none(tmp_path: Path, write: Any) -> None:
     trap = tmp_path / "sprung"
-    found = forged(tmp_path, lambda path: write(path, trap))
-    with pytest.raises(CheckpointError, match=r"(refused: .* would run code|damaged)") as refused:
-        Store(tmp_path, run_id="run").load(found)
-    assert "weights_only" not in str(refused.value), "no advice to load it unsafely"
+    checkpoint = forged(tmp_path, lambda path: write(path, trap))
+    with pytest.raises(CheckpointError, match=r"run code|damaged") as refusal:
+        Store(tmp_path, run_id="run").load(checkpoint)
+    assert "weights_only" not in str(refusal.value), "no advice to load it unsafely"
     assert not trap.exists()
 
 
 @pytest.mark.parametrize("outside", ["../../../secret.pt", "/etc/passwd", "a/../../secret.pt", ""])
 def test_a_manifest_that_points_outside_its_folder_is_refused(tmp_path: Path, outside: str) -> None:
-    found = forged(tmp_path, lambda path: torch.save({}, path))
-    entry = replace(found.manifest.files[0], path=outside)
-    part = Part(name="model", kind="torch", files=(entry,))
-    (found.path / FILE_NAME).write_text(to_json(replace(found.manifest, parts=(part,))))
-    store, warned = opened(tmp_path)
+    checkpoint = forged(tmp_path, lambda path: torch.save({}, path))
+    entry = replace(checkpoint.manifest.files[0], path=outside)
+    part = PartEntry(name="model", kind="torch", files=(entry,))
+    (checkpoint.path / FILE_NAME).write_text(to_json(replace(checkpoint.manifest, parts=(part,))))
+    store, messages = opened(tmp_path)
     assert store.newest() is None
-    assert "outside the checkpoint" in warned[0]
+    assert "outside the checkpoint" in messages[0]

@@ -67,6 +67,21 @@ def test_what_would_not_come_back_as_it_was_is_refused_by_name(stranger: Any) ->
         encode({"top": [stranger]}, leaf=plain_tensor, where="metrics")
 
 
+@pytest.mark.parametrize("dtype", ["|O", [("a", "<i8"), ("b", "|O")]], ids=str)
+def test_bytes_are_never_taken_for_the_addresses_of_objects(dtype: Any) -> None:
+    address = id(dtype).to_bytes(8, "little")
+    for data in (address, 8 * address):
+        forged = {
+            MARK: "array",
+            "dtype": dtype,
+            "shape": (1,),
+            "data": torch.frombuffer(bytearray(data), dtype=torch.uint8),
+        }
+        for value in (forged, {MARK: "scalar", "dtype": dtype, "hex": data.hex()}):
+            with pytest.raises(CheckpointError, match="objects"):
+                decode(value)
+
+
 def test_a_slice_is_saved_without_its_base() -> None:
     file = io.BytesIO()
     torch.save(encode(torch.zeros(1_000_000)[:3], leaf=host_tensor), file)

@@ -20,8 +20,8 @@ def state_at(step: int) -> dict[str, Any]:
     return {"model": {"weight": torch.full((3,), float(step))}, "loop": {"step": step}}
 
 
-def saved(store: Store, step: int, **about: Any) -> Checkpoint:
-    return store.save(state_at(step), samples=10 * step, step=step, **about)
+def saved(store: Store, step: int, **fields: Any) -> Checkpoint:
+    return store.save(state_at(step), samples=10 * step, step=step, **fields)
 
 
 @settings(max_examples=20)
@@ -31,9 +31,9 @@ def test_what_is_loaded_is_what_was_saved(state: dict[str, Any], tmp_path_factor
     store.save(state, samples=7, step=1)
     loaded = store.load_newest()
     assert loaded is not None
-    found, parts = loaded
+    checkpoint, parts = loaded
     assert same(parts, state)
-    assert (found.samples, found.step) == (7, 1)
+    assert (checkpoint.samples, checkpoint.step) == (7, 1)
 
 
 def test_a_new_run_has_no_checkpoint(tmp_path: Path) -> None:
@@ -44,42 +44,41 @@ def test_a_new_run_has_no_checkpoint(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists(), "looking leaves no trace"
 
 
-def test_the_manifest_says_all_there_is_to_know(tmp_path: Path) -> None:
-    found = saved(Store(tmp_path, run_id="abc"), 4, world_size=3, name="best", meta={"accuracy": 0.5})
-    manifest = json.loads((found.path / FILE_NAME).read_text())
+def test_the_manifest_describes_the_checkpoint(tmp_path: Path) -> None:
+    checkpoint = saved(Store(tmp_path, run_id="abc"), 4, world_size=3, name="best")
+    manifest = json.loads((checkpoint.path / FILE_NAME).read_text())
     assert manifest["format"] == 1
     assert manifest["run_id"] == "abc"
     assert (manifest["samples"], manifest["step"], manifest["world_size"]) == (40, 4, 3)
-    assert (manifest["name"], manifest["meta"]) == ("best", {"accuracy": 0.5})
-    assert manifest["model"] == {"weight": "float32[3]"}
+    assert manifest["name"] == "best"
     assert set(manifest["versions"]) == {"swell", "torch", "numpy", "python"}
     assert [(part["name"], part["files"][0]["path"]) for part in manifest["parts"]] == [
         ("model", "model.pt"),
         ("loop", "loop.pt"),
     ]
-    assert from_json(to_json(found.manifest), where="") == found.manifest
+    assert from_json(to_json(checkpoint.manifest), where="") == checkpoint.manifest
 
 
 def test_a_part_is_a_file_that_torch_alone_can_read(tmp_path: Path) -> None:
     module = torch.nn.Linear(2, 2)
-    found = Store(tmp_path).save({"model": module.state_dict()}, samples=0, step=0)
-    assert same(torch.load(found.path / "model.pt", weights_only=True), module.state_dict())
+    checkpoint = Store(tmp_path).save({"model": module.state_dict()}, samples=0, step=0)
+    assert same(torch.load(checkpoint.path / "model.pt", weights_only=True), module.state_dict())
 
 
 def test_parts_may_have_any_name(tmp_path: Path) -> None:
     state = {name: {"name": name} for name in ["A", "a", "../up", ".hidden", "x" * 300, "x" * 301, "ü/ö", "manifest"]}
     store = Store(tmp_path / "run")
-    found = store.save(state, samples=0, step=0)
-    assert store.load(found) == state
+    checkpoint = store.save(state, samples=0, step=0)
+    assert store.load(checkpoint) == state
     assert os.listdir(tmp_path) == ["run"]
 
 
 def test_one_part_can_be_loaded_alone(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    found = saved(store, 2)
-    assert store.load(found, parts=["loop"]) == {"loop": {"step": 2}}
-    with pytest.raises(CheckpointError, match="no part 'ema'; it has loop, model"):
-        store.load(found, parts=["ema"])
+    checkpoint = saved(store, 2)
+    assert store.load(checkpoint, parts=["loop"]) == {"loop": {"step": 2}}
+    with pytest.raises(CheckpointError, match=r"'ema'.*loop, model"):
+        store.load(checkpoint, parts=["ema"])
 
 
 def test_the_newest_is_the_last_saved_even_when_the_run_was_set_back(tmp_path: Path) -> None:
@@ -102,7 +101,12 @@ def test_the_last_k_and_the_named_ones_are_kept(tmp_path: Path) -> None:
     names = {1: "start", 3: "best", 5: "best"}
     for step in range(1, 9):
         saved(store, step, name=names.get(step))
-    assert [(found.step, found.name) for found in store.all()] == [(1, "start"), (5, "best"), (7, None), (8, None)]
+    assert [(checkpoint.step, checkpoint.name) for checkpoint in store.all()] == [
+        (1, "start"),
+        (5, "best"),
+        (7, None),
+        (8, None),
+    ]
     best = store.named("best")
     assert best is not None and best.step == 5
     assert store.named("other") is None
@@ -124,21 +128,20 @@ def test_the_newest_complete_checkpoint_is_never_deleted(
     complete = [path for step, path in enumerate(paths) if step not in torn]
     store.keep = keep
     store.prune()
-    assert [found.path for found in store.all()][-keep:] == complete[-keep:]
+    assert [checkpoint.path for checkpoint in store.all()][-keep:] == complete[-keep:]
 
 
 def test_keeping_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="keep is 0"):
+    with pytest.raises(ConfigError, match="keep"):
         Store(tmp_path, keep=0)
 
 
-@pytest.mark.parametrize(
-    "about", [{"samples": -1}, {"step": -1}, {"meta": {"a": object()}}], ids=["samples", "step", "meta"]
-)
-def test_what_no_manifest_can_say_is_refused_before_anything_is_written(tmp_path: Path, about: dict[str, Any]) -> None:
+@pytest.mark.parametrize("field", ["samples", "step"])
+def test_a_position_that_no_run_has_is_refused_before_anything_is_written(tmp_path: Path, field: str) -> None:
     store = Store(tmp_path)
-    with pytest.raises(ConfigError):
-        store.save(state_at(1), **{"samples": 1, "step": 1, **about})
+    position: dict[str, Any] = {"samples": 1, "step": 1, field: -1}
+    with pytest.raises(ConfigError, match=field):
+        store.save(state_at(1), **position)
     assert not store.root.exists()
 
 
@@ -149,13 +152,12 @@ def test_a_run_finds_its_own_id_again(tmp_path: Path) -> None:
     assert Store(tmp_path / "other").run_id != store.run_id
 
 
-def test_a_checkpoint_of_another_run_is_refused_unless_it_is_meant(tmp_path: Path) -> None:
-    found = saved(Store(tmp_path, run_id="theirs"), 1)
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    checkpoint = saved(Store(tmp_path, run_id="theirs"), 1)
     store = Store(tmp_path, run_id="ours")
-    for attempt in (store.newest, store.load_newest, lambda: store.load(found)):
-        with pytest.raises(CheckpointError, match="is of run 'theirs', this is run 'ours'"):
+    for attempt in (store.newest, store.load_newest, lambda: store.load(checkpoint)):
+        with pytest.raises(CheckpointError, match=r"'theirs'.*'ours'"):
             attempt()
-    assert store.load(found, of_another_run=True)["loop"] == {"step": 1}
 
 
 def test_saving_into_the_folder_of_another_run_deletes_none_of_its_checkpoints(tmp_path: Path) -> None:
@@ -173,42 +175,31 @@ def test_a_checkpoint_of_a_newer_format_is_refused_and_left_alone(tmp_path: Path
     del newer["sha256"]
     path.write_text(sealed(newer))
     for attempt in (store.newest, store.load_newest, lambda: inspect(path.parent)):
-        with pytest.raises(CheckpointError, match="is of format 2; this version of swell reads up to format 1"):
+        with pytest.raises(CheckpointError, match="format 2"):
             attempt()
     saved(store, 2)
     assert path.read_text() == sealed(newer)
 
 
-def test_a_checkpoint_of_another_model_is_refused_with_the_differences(tmp_path: Path) -> None:
+def test_a_manifest_with_the_fields_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    found = store.save({"model": torch.nn.Linear(2, 3).state_dict()}, samples=0, step=0)
-    other = {"weight": torch.zeros(3, 2, dtype=torch.float64), "scale": torch.zeros(3)}
-    with pytest.raises(CheckpointError) as refused:
-        store.load(found, model=other)
-    message = str(refused.value)
-    assert "is of another model" in message
-    assert "the checkpoint lacks 'scale'" in message
-    assert "the model lacks 'bias'" in message
-    assert "'weight' (float32[3, 2] saved, float64[3, 2] in the model)" in message
-    store.load(found, model=torch.nn.Linear(2, 3).state_dict())
-
-
-def test_only_the_first_differences_are_named(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    found = store.save({"model": {}}, samples=0, step=0)
-    with pytest.raises(CheckpointError, match=r"lacks '0', .*, '7' and 92 more"):
-        store.load(found, model={str(i): torch.zeros(1) for i in range(100)})
+    path = saved(store, 1).path / FILE_NAME
+    earlier = {**json.loads(path.read_text()), "model": {"weight": "float32[3]"}, "meta": {"accuracy": 0.5}}
+    del earlier["sha256"]
+    path.write_text(sealed(earlier))
+    loaded = store.load_newest()
+    assert loaded is not None and loaded[1]["loop"] == {"step": 1}
 
 
 def test_a_state_that_cannot_be_held_leaves_no_trace(tmp_path: Path) -> None:
     store = Store(tmp_path)
     first = saved(store, 1)
-    with pytest.raises(CheckpointError, match=r"metrics\['best'\] is a builtins.object"):
+    with pytest.raises(CheckpointError, match=r"metrics\['best'\]"):
         store.save({"model": {}, "metrics": {"best": object()}}, samples=2, step=2)
     assert os.listdir(store.root) == [first.path.name]
 
 
-def test_what_a_dead_process_left_behind_is_removed_and_what_a_live_one_writes_is_not(tmp_path: Path) -> None:
+def test_leftovers_of_a_dead_process_are_removed_and_the_draft_of_a_live_one_is_not(tmp_path: Path) -> None:
     store = Store(tmp_path)
     saved(store, 1)
     for name in (".writing-dead", ".deleting-dead"):

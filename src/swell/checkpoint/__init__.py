@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 _HOMES = {
     "cadence": ("Cadence", "Mark"),
     "manifest": ("Manifest",),
-    "reading": ("Checkpoint", "check_model", "inspect", "verify"),
+    "reading": ("Checkpoint", "inspect", "verify"),
     "rng": ("capture_rng", "restore_rng"),
     "saver": ("AsyncSaver", "SaveReport"),
     "store": ("Store",),
-    "transfer": ("empty_like", "pack", "share_state", "unpack"),
+    "transfer": ("empty_like", "gather_values", "pack", "share_state", "unpack"),
+    "weights": ("load_weights",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -28,9 +29,10 @@ __all__ = [
     "SaveReport",
     "Store",
     "capture_rng",
-    "check_model",
     "empty_like",
+    "gather_values",
     "inspect",
+    "load_weights",
     "pack",
     "restore_rng",
     "share_state",
@@ -50,8 +52,9 @@ def __getattr__(name: str) -> Any:
 if TYPE_CHECKING:
     from swell.checkpoint.cadence import Cadence, Mark
     from swell.checkpoint.manifest import Manifest
-    from swell.checkpoint.reading import Checkpoint, check_model, inspect, verify
+    from swell.checkpoint.reading import Checkpoint, inspect, verify
     from swell.checkpoint.rng import capture_rng, restore_rng
     from swell.checkpoint.saver import AsyncSaver, SaveReport
     from swell.checkpoint.store import Store
-    from swell.checkpoint.transfer import empty_like, pack, share_state, unpack
+    from swell.checkpoint.transfer import empty_like, gather_values, pack, share_state, unpack
+    from swell.checkpoint.weights import load_weights

@@ -9,7 +9,7 @@ from swell.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A moment of a run: seconds on any clock that never goes back, samples and steps committed so far."""
+    """A moment of a run: seconds on any monotonic clock, samples and steps committed so far."""
 
     time_s: float
     samples: int
@@ -18,11 +18,11 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """How often to save; with nothing given, never.
+    """How often to save; without any period, never.
 
     Samples and steps count from the start of the run, not from the last save: with ``every_samples=1000`` a save is due
-    once samples have passed 1000, 2000, and so on, so a resumed run saves where the undisturbed one does. Clocks differ
-    between replicas: let one of them decide by time, and tell the others.
+    when samples pass 1000, 2000, and so on, so a resumed run saves where the undisturbed one does. Clocks differ
+    between replicas: let one replica decide by time for all.
 
     >>> Cadence(every_samples=1000).due(Mark(time_s=5, samples=1024, step=8), last=Mark(time_s=0, samples=0, step=0))
     True
@@ -36,10 +36,10 @@ class Cadence:
         for name in ("every_s", "every_samples", "every_steps"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise ConfigError(f"{name} is {value!r}, expected more than 0, or None to leave it out.")
+                raise ConfigError(f"{name} is {value!r}; expected more than 0. Give None to leave it out.")
 
     def due(self, now: Mark, *, last: Mark) -> bool:
-        """Whether to save now, when ``last`` is the moment of the last save that was begun (or the run's start)."""
+        """Whether to save now; ``last`` is the moment when the last save began (or the run's start)."""
         return (
             (self.every_s is not None and now.time_s - last.time_s >= self.every_s)
             or _passed(self.every_samples, last.samples, now.samples)

@@ -1,4 +1,4 @@
-"""Files that are whole and on the disk before anybody sees them: checksummed as they are written, then synced."""
+"""Files that are complete and on the disk before anyone sees them: checksummed while they are written, then synced."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from swell.errors import CheckpointError
 _CHUNK = 4 << 20
 
 
-class Checksummed:
-    """A file to write to that keeps the checksum and the length of what went through it."""
+class ChecksumWriter:
+    """Writes to a file, and keeps the checksum and the length of what was written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -27,7 +27,7 @@ class Checksummed:
         self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Pass the data on; a failure is kept, since torch.save covers it with one of its own."""
+        """Write the data; a failure is kept in ``error``, because torch.save raises another error instead of it."""
         try:
             written = self._file.write(data)
         except OSError as error:
@@ -45,20 +45,20 @@ class Checksummed:
 
 
 def write_file(folder: Path, name: str, write: Callable[[Any], None]) -> FileEntry:
-    """Make a new file of what ``write`` writes, and return once it is on the disk; the folder's entry is not yet."""
+    """Create a file from what ``write`` writes; returns once its content is on the disk (sync the folder later)."""
     with open(folder / name, "xb") as file:
-        checked = Checksummed(file)
+        writer = ChecksumWriter(file)
         try:
-            write(checked)
+            write(writer)
         except Exception as error:
-            raise checked.error or error from error
+            raise writer.error or error from error
         file.flush()
         os.fsync(file.fileno())
-    return FileEntry(path=name, bytes=checked.num_bytes, sha256=checked.hexdigest())
+    return FileEntry(path=name, bytes=writer.num_bytes, sha256=writer.hexdigest())
 
 
 def sync_file(path: Path) -> None:
-    """Bring the content of a file that somebody else wrote to the disk."""
+    """Bring the content of a file that others wrote to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -67,7 +67,7 @@ def sync_file(path: Path) -> None:
 
 
 def checksum_file(folder: Path, name: str) -> FileEntry:
-    """Length and checksum of a file that is there."""
+    """Length and checksum of an existing file."""
     digest = hashlib.sha256()
     length = 0
     with open(folder / name, "rb", buffering=0) as file:
@@ -83,17 +83,17 @@ def sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that have no such thing
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot sync a folder
             raise
     finally:
         os.close(descriptor)
 
 
 class FolderLock:
-    """Held by who writes a folder, and let go by the kernel when that process dies, however it dies."""
+    """Held by the process that writes a folder; the kernel releases it when that process dies."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the lock; raises ``BlockingIOError`` when somebody else holds it."""
+        """Take the lock; raises ``BlockingIOError`` if another process holds it."""
         self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -106,34 +106,35 @@ class FolderLock:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder that nobody will look at again; one that is already going is no error."""
+    """Delete a folder that nobody needs; no error if it is already being deleted."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def explained(error: OSError, *, doing: str, folder: Path) -> CheckpointError:
-    """What went wrong while saving, in the user's terms."""
+def disk_error(error: OSError, *, doing: str, folder: Path) -> CheckpointError:
+    """What went wrong on the disk, in the user's terms."""
     number = error.errno
     if number in (errno.ENOSPC, errno.EDQUOT):
-        why = (
-            f"no space is left on the disk ({_free(folder)}). Free some, keep fewer checkpoints or choose another disk"
+        reason = (
+            f"no space is left on the disk ({_free_space(folder)}). Free some, keep fewer checkpoints or choose "
+            f"another disk"
         )
     elif number in (errno.EACCES, errno.EPERM):
-        why = f"permission was denied for user {os.geteuid()}. Make the folder writable or choose another run folder"
+        reason = f"permission was denied for user {os.geteuid()}. Make the folder writable or choose another run folder"
     elif number == errno.EROFS:
-        why = "the file system is read-only. Mount it writable or choose another run folder"
+        reason = "the file system is read-only. Mount it writable or choose another run folder"
     elif number in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
-        why = "the folder has vanished: it was moved, deleted or unmounted. Bring it back or choose another run folder"
+        reason = "the folder has vanished: it was moved, deleted or unmounted. Restore it or choose another run folder"
     else:
-        why = f"{error.strerror or error}. Look at the disk and at the system's log"
+        reason = f"{error.strerror or error}. Check the disk and the system's log"
     return CheckpointError(
-        f"{doing} in {folder} failed: {why}. Older checkpoints are untouched; training can go on, and the next save "
+        f"{doing} in {folder} failed: {reason}. Older checkpoints are untouched; training can go on, and the next save "
         f"will try again."
     )
 
 
-def _free(folder: Path) -> str:
+def _free_space(folder: Path) -> str:
     try:
         disk = os.statvfs(folder)
     except OSError:
-        return "how much is free cannot be told"
+        return "free space unknown"
     return f"{disk.f_bavail * disk.f_frsize / 1e6:.1f} MB free"

@@ -1,4 +1,4 @@
-"""States of plain values, as a safe loader can read them: what is not plain is spelled out, what is unknown refused."""
+"""States as plain values, for files and for messages: other values are spelled out, unknown kinds are refused."""
 
 from __future__ import annotations
 
@@ -9,26 +9,42 @@ from typing import Any
 import numpy as np
 import torch
 
+from swell.checkpoint.tensor_memory import dtype_name, named_dtype
 from swell.errors import CheckpointError
 
 Leaf = Callable[[str, torch.Tensor], Any]
 
-MARK = "__swell__"  # the key of a dict that spells out a value which torch's safe loader does not know
+MARK = "__swell__"  # the key of a dict that spells out a value
 HELD = "dict, list, tuple, set, str, bytes, int, float, complex, bool, None, tensors, numpy arrays and numpy scalars"
 
-# Exact types: a subclass (an enum, a named tuple, a class of the user's) would come back as something else.
-_ATOMS = (type(None), bool, str, float, complex, torch.Size, torch.dtype, torch.device)
+# What a file (for torch's safe loader) or JSON text holds as it is; the other kinds are spelled out. Exact types: a
+# subclass (an enum, a named tuple, a user's class) would come back as something else.
+_ATOMS = frozenset({type(None), bool, str, float})
+IN_JSON = _ATOMS | {list, dict}  # a dict if all its keys are text
+IN_FILES = IN_JSON | {complex, torch.Size, torch.dtype, torch.device, tuple, set, OrderedDict, Counter}
+
+# How kinds without items that JSON does not have are spelled out, and read again.
+_SPELLINGS: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    complex: (repr, complex),
+    torch.Size: (list, torch.Size),
+    torch.dtype: (dtype_name, named_dtype),
+    torch.device: (str, torch.device),
+}
+_READERS = {kind.__name__: read for kind, (_, read) in _SPELLINGS.items()}
 _LARGEST_INT_BITS = 2000  # the safe loader reads integers of at most 255 bytes
 
 
-def encode(value: Any, *, leaf: Leaf, where: str = "state") -> Any:
+def encode(value: Any, *, leaf: Leaf, where: str = "state", native: frozenset[type] = IN_FILES) -> Any:
     """The value with every container copied, every tensor passed through ``leaf`` and numpy spelled out.
 
-    ``where`` names the value in errors. Whatever is not one of the kinds in ``HELD`` (and the few that torch's own
-    states hold: OrderedDict, Counter, torch.Size, torch.dtype, torch.device) raises ``CheckpointError``.
+    ``where`` names the value in errors. Kinds that are not in ``native`` are spelled out too. A kind that is not in
+    ``HELD`` raises ``CheckpointError``. The few others that torch's own states hold are allowed: OrderedDict, Counter,
+    torch.Size, torch.dtype, torch.device.
 
     >>> encode({"lr": [0.1, (1, None)]}, leaf=plain_tensor)
     {'lr': [0.1, (1, None)]}
+    >>> encode((1, None), leaf=plain_tensor, native=IN_JSON)
+    {'__swell__': 'tuple', 'value': [1, None]}
     >>> decode(encode(np.arange(3), leaf=plain_tensor))
     array([0, 1, 2])
     """
@@ -39,93 +55,113 @@ def encode(value: Any, *, leaf: Leaf, where: str = "state") -> Any:
         return value if value.bit_length() <= _LARGEST_INT_BITS else {MARK: "int", "hex": hex(value)}
     if isinstance(value, torch.Tensor):
         return leaf(where, value)
-    if kind is list:
-        return [encode(item, leaf=leaf, where=f"{where}[{i}]") for i, item in enumerate(value)]
-    if kind is tuple:
-        return tuple([encode(item, leaf=leaf, where=f"{where}[{i}]") for i, item in enumerate(value)])
+    if kind in (list, tuple):
+        items = [encode(item, leaf=leaf, where=f"{where}[{i}]", native=native) for i, item in enumerate(value)]
+        return items if kind is list else tuple(items) if kind in native else {MARK: "tuple", "value": items}
     if kind in (dict, OrderedDict, Counter):
-        return _encode_dict(value, leaf, where)
+        return _encode_dict(value, leaf, where, native)
     if kind is set:
-        return {_key(item, where) for item in value}
+        members = [encode(_key(item, where), leaf=leaf, where=where, native=native) for item in value]
+        return set(members) if kind in native else {MARK: "set", "value": members}
+    if kind in _SPELLINGS:
+        return value if kind in native else {MARK: kind.__name__, "value": _SPELLINGS[kind][0](value)}
     if kind is bytes:
-        return {MARK: "bytes", "data": leaf(where, _tensor_of_bytes(value))}
+        return {MARK: "bytes", "data": leaf(where, tensor_of_bytes(value))}
     if kind in (np.ndarray, np.memmap):
-        data = leaf(where, _tensor_of_bytes(value.tobytes()))
-        return {MARK: "array", "dtype": _describe(value.dtype, where), "shape": value.shape, "data": data}
+        data = leaf(where, tensor_of_bytes(value.tobytes()))
+        dtype = encode(_describe(value.dtype, where), leaf=leaf, native=native)
+        return {MARK: "array", "dtype": dtype, "shape": value.shape, "data": data}
     if isinstance(value, np.generic):
-        return {MARK: "scalar", "dtype": _describe(value.dtype, where), "hex": value.tobytes().hex()}
+        dtype = encode(_describe(value.dtype, where), leaf=leaf, native=native)
+        return {MARK: "scalar", "dtype": dtype, "hex": value.tobytes().hex()}
     raise CheckpointError(
-        f"{where} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold: loading it would run "
-        f"code. It holds {HELD}. Return one of these from state_dict(), for example dict(value) or value.item()."
+        f"{where} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold because loading it would "
+        f"run code; expected one of {HELD}. Return one of these from state_dict(), for example dict(value) or "
+        f"value.item()."
     )
 
 
-def shard_mark(key: str) -> dict[str, str]:
-    """What stands in an encoded state for a sharded tensor, which is kept elsewhere under this key."""
+def reference(key: Any) -> dict[str, Any]:
+    """Stands in an encoded state for a tensor that is kept elsewhere under this key."""
     return {MARK: "shard", "key": key}
 
 
-def no_shards(key: str) -> Any:
-    """Refuse a sharded tensor."""
+def refuse_shards(key: Any) -> Any:
+    """Raise, because the tensor of this key was saved in shards."""
     raise CheckpointError(
-        f"{key} was saved in shards, each by its own replica. Load the checkpoint through "
+        f"{key} was saved in shards, each by its own replica; expected a whole tensor. Load the checkpoint through "
         f"swell.checkpoint.sharded.ShardedStore, on any number of replicas."
     )
 
 
-def decode(value: Any, *, shard: Callable[[str], Any] = no_shards) -> Any:
-    """The value that ``encode`` was given; tensors are left as they are, ``shard`` gives the sharded one of a key."""
+def decode(value: Any, *, resolve: Callable[[Any], Any] = refuse_shards) -> Any:
+    """The value that ``encode`` was given; tensors stay as they are, ``resolve`` gives the tensor of a reference."""
     kind = type(value)
     if kind is list:
-        return [decode(item, shard=shard) for item in value]
+        return [decode(item, resolve=resolve) for item in value]
     if kind is tuple:
-        return tuple([decode(item, shard=shard) for item in value])
+        return tuple([decode(item, resolve=resolve) for item in value])
     if kind is dict:
         if MARK in value:
-            return shard(value["key"]) if value[MARK] == "shard" else _decode_marked(value)
-        return {key: decode(item, shard=shard) for key, item in value.items()}
+            return _decode_marked(value, resolve)
+        return {key: decode(item, resolve=resolve) for key, item in value.items()}
     if kind is OrderedDict:
-        ordered = OrderedDict((key, decode(item, shard=shard)) for key, item in value.items())
-        if hasattr(value, "_metadata"):
-            ordered._metadata = decode(value._metadata)  # pyright: ignore[reportAttributeAccessIssue]
-        return ordered
+        items = [(key, decode(item, resolve=resolve)) for key, item in value.items()]
+        return _ordered(items, decode(getattr(value, "_metadata", None)))
     return value
 
 
 def plain_tensor(where: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor without its history, where it is; a sharded, sparse, quantized or empty-handed one is refused."""
+    """The tensor without its history, on its device; sharded, sparse, quantized and meta tensors are refused."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and not isinstance(tensor, torch.nn.Buffer):
         sharded = type(tensor).__name__ in ("DTensor", "ShardedTensor")
-        mend = "Save it through swell.checkpoint.sharded." if sharded else "Give the plain tensor it stands for."
-        raise CheckpointError(f"{where} is a {type(tensor).__name__}, expected a torch.Tensor. {mend}")
+        advice = "Save it through swell.checkpoint.sharded." if sharded else "Give the plain tensor it stands for."
+        raise CheckpointError(f"{where} is a {type(tensor).__name__}; expected a torch.Tensor. {advice}")
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-        what = "on the meta device" if tensor.is_meta else "quantized" if tensor.is_quantized else f"{tensor.layout}"
+        kind = "on the meta device" if tensor.is_meta else "quantized" if tensor.is_quantized else f"{tensor.layout}"
         raise CheckpointError(
-            f"{where} is a tensor that is {what}; a checkpoint holds dense tensors with data. "
+            f"{where} is a tensor that is {kind}; expected a dense tensor with data. "
             f"Give tensor.to_dense(), tensor.dequantize() or a tensor on a real device."
         )
     return tensor.detach().resolve_conj().resolve_neg()
 
 
 def host_tensor(where: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in host memory, with a storage of its own size: a slice does not drag its whole base along."""
+    """The tensor in host memory, with a storage of its own size: a slice is saved without its base."""
     tensor = plain_tensor(where, tensor).cpu()
     if tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size():
         tensor = tensor.clone()
     return tensor
 
 
-def _encode_dict(value: Any, leaf: Leaf, where: str) -> Any:
+def tensor_of_bytes(data: bytes) -> torch.Tensor:
+    """A copy of the bytes as a one-dimensional uint8 tensor."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
+def _encode_dict(value: Any, leaf: Leaf, where: str, native: frozenset[type]) -> Any:
     if MARK in value:
-        raise CheckpointError(f"{where} has the key {MARK!r}, which checkpoints keep for themselves. Rename the key.")
-    items = {_key(key, where): encode(item, leaf=leaf, where=f"{where}[{key!r}]") for key, item in value.items()}
-    if type(value) is dict:
-        return items
-    if type(value) is Counter:
-        return Counter(items)
+        raise CheckpointError(
+            f"{where} has the key {MARK!r}; expected any other key: checkpoints need this one. Rename the key."
+        )
+    kind = type(value)
+    items = {
+        _key(key, where): encode(item, leaf=leaf, where=f"{where}[{key!r}]", native=native)
+        for key, item in value.items()
+    }
+    # The versions of modules, which load_state_dict looks at.
+    metadata = getattr(value, "_metadata", None) if kind is OrderedDict else None
+    metadata = encode(metadata, leaf=leaf, where=f"{where}._metadata", native=native)
+    if kind not in native or (native is IN_JSON and any(type(key) is not str for key in items)):
+        pairs = [[encode(key, leaf=leaf, where=where, native=native), item] for key, item in items.items()]
+        return {MARK: kind.__name__, "value": pairs, "metadata": metadata}
+    return _ordered(items, metadata) if kind is OrderedDict else items if kind is dict else Counter(items)
+
+
+def _ordered(items: Any, metadata: Any) -> OrderedDict[Any, Any]:
     ordered = OrderedDict(items)
-    if hasattr(value, "_metadata"):  # the versions of modules, which load_state_dict looks at
-        ordered._metadata = encode(value._metadata, leaf=leaf, where=f"{where}._metadata")  # pyright: ignore[reportAttributeAccessIssue]
+    if metadata is not None:
+        ordered._metadata = metadata  # pyright: ignore[reportAttributeAccessIssue]
     return ordered
 
 
@@ -136,50 +172,62 @@ def _key(key: Any, where: str) -> Any:
         type(key) is int and key.bit_length() > _LARGEST_INT_BITS
     ):
         raise CheckpointError(
-            f"{where} has {key!r} of type {type(key).__name__} as a key or set member, expected str, int, float, bool, "
+            f"{where} has the key or set member {key!r} of type {type(key).__name__}; expected str, int, float, bool, "
             f"None or a tuple of these. Use str(key) or key.item()."
         )
     return key
 
 
 def _describe(dtype: np.dtype, where: str) -> Any:
-    described = None if dtype.hasobject else np.lib.format.dtype_to_descr(dtype)
-    if described is None or np.lib.format.descr_to_dtype(described) != dtype:
+    description = None if dtype.hasobject else np.lib.format.dtype_to_descr(dtype)
+    if description is None or np.lib.format.descr_to_dtype(description) != dtype:
         raise CheckpointError(
-            f"{where} is a numpy value of dtype {dtype}, which has no plain description: its items are Python objects "
-            f"or of a type numpy does not know. Give a list, or an array of numbers."
+            f"{where} is a numpy value of dtype {dtype}; expected a dtype of numbers, text or times, not of Python "
+            f"objects or of a type numpy does not know. Give a list, or an array of numbers."
         )
-    return described
-
-
-def _tensor_of_bytes(data: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    return description
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
     return tensor.cpu().numpy().tobytes()
 
 
-def _array(data: bytes, described: Any, shape: tuple[int, ...]) -> np.ndarray:
-    dtype = np.lib.format.descr_to_dtype(described)
+def _array(data: bytes, description: Any, shape: tuple[int, ...]) -> np.ndarray:
+    dtype = np.lib.format.descr_to_dtype(description)
+    if dtype.hasobject:  # numpy would take the bytes for addresses of objects
+        raise ValueError(f"dtype {dtype} is of Python objects")
     return np.ndarray(shape, dtype, buffer=bytearray(data)) if data else np.empty(shape, dtype)
 
 
-def _decode_marked(value: dict[str, Any]) -> Any:
+def _decode_marked(value: dict[str, Any], resolve: Callable[[Any], Any]) -> Any:
+    kind = value[MARK]
     try:
-        if value[MARK] == "int":
+        if kind == "shard":
+            return resolve(value["key"])
+        if kind in ("tuple", "set"):
+            return {"tuple": tuple, "set": set}[kind](decode(value["value"], resolve=resolve))
+        if kind in ("dict", "Counter", "OrderedDict"):
+            pairs = [(key, item) for key, item in decode(value["value"], resolve=resolve)]
+            if kind == "OrderedDict":
+                return _ordered(pairs, decode(value["metadata"], resolve=resolve))
+            return dict(pairs) if kind == "dict" else Counter(dict(pairs))
+        if kind == "int":
             return int(value["hex"], 16)
-        if value[MARK] == "bytes":
-            return _bytes_of(value["data"])
-        if value[MARK] == "array":
-            return _array(_bytes_of(value["data"]), value["dtype"], tuple(value["shape"]))
-        if value[MARK] == "scalar":
-            return _array(bytes.fromhex(value["hex"]), value["dtype"], ())[()]
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        if kind == "bytes":
+            return _bytes_of(decode(value["data"], resolve=resolve))
+        if kind == "array":
+            data = _bytes_of(decode(value["data"], resolve=resolve))
+            return _array(data, decode(value["dtype"]), tuple(value["shape"]))
+        if kind == "scalar":
+            return _array(bytes.fromhex(value["hex"]), decode(value["dtype"]), ())[()]
+        if kind in _READERS:
+            return _READERS[kind](value["value"])
+    except CheckpointError:
+        raise
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(
-            f"a {value[MARK]!r} in the checkpoint cannot be read: {error}. swell does not write such a value."
+            f"a value of kind {kind!r} cannot be read: {error}; expected what swell writes. Do not trust its source."
         ) from error
     raise CheckpointError(
-        f"the checkpoint holds a value of kind {value[MARK]!r}, which this version of swell does not know. "
-        f"Upgrade swell."
+        f"a value is of kind {kind!r}; expected a kind that this version of swell knows. Upgrade swell."
     )

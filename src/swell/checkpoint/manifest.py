@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: where the run stood, which files belong to it, their lengths and checksums."""
+"""What a checkpoint says about itself: the run's position, the files that belong to it, their lengths and checksums."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from typing import Any
 from swell.errors import CheckpointError, DamagedCheckpointError
 
 # Raised when an older swell could not read what this one writes. In every format the manifest is one JSON object with a
-# "format" and a "sha256" over the rest, so that an older swell can tell a newer checkpoint from a damaged one.
+# "format" and a "sha256" over the rest, so that an older swell can distinguish a newer checkpoint from a damaged one.
 FORMAT = 1
 FILE_NAME = "manifest.json"
+
+_FORMER_FIELDS = ("model", "meta")  # written by earlier versions of this format, and ignored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +30,8 @@ class FileEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A named part of the state and its files; ``kind`` says how to read them."""
+class PartEntry:
+    """One named part of the state and its files; ``kind`` says how to read them."""
 
     name: str
     kind: str  # "torch": one file of torch.save; "dcp": the shards of all parts, by torch.distributed.checkpoint
@@ -38,16 +40,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The last file written into a checkpoint: without it, or against it, the checkpoint does not count."""
+    """The last file written into a checkpoint; a checkpoint without it, or that differs from it, does not count."""
 
     run_id: str
     samples: int  # committed by the run when it was saved
     step: int
-    parts: tuple[Part, ...]
-    name: str | None = None  # a named checkpoint is kept however old
+    parts: tuple[PartEntry, ...]
+    name: str | None = None  # a checkpoint with a name is kept, however old
     world_size: int = 1
-    model: Mapping[str, str] = field(default_factory=dict)  # fingerprint of the part "model"
-    meta: Mapping[str, Any] = field(default_factory=dict)  # whatever the caller wants to find without loading
     versions: Mapping[str, str] = field(default_factory=dict)  # of the libraries that wrote it
     created: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     format: int = FORMAT
@@ -74,29 +74,29 @@ def sealed(fields: Mapping[str, Any]) -> str:
 
 
 def from_json(text: str | bytes, *, where: str) -> Manifest:
-    """The manifest a text was made from; ``where`` names its checkpoint in errors."""
+    """The manifest that ``to_json`` was given; ``where`` names its checkpoint in errors."""
     try:
         fields = json.loads(text)
         if fields.pop("sha256") != _checksum(fields):
             raise ValueError("its checksum does not match")
         if fields["format"] > FORMAT:
             raise CheckpointError(
-                f"checkpoint {where} is of format {fields['format']}; this version of swell reads up to format "
-                f"{FORMAT}. Upgrade swell, or choose another run folder. Nothing was changed."
+                f"checkpoint {where} is of format {fields['format']}; expected format {FORMAT} or older, which this "
+                f"version of swell reads. Upgrade swell, or choose another run folder. Nothing was changed."
             )
         parts = tuple(_part(part) for part in fields.pop("parts"))
-        return Manifest(parts=parts, **fields)
+        return Manifest(parts=parts, **{key: value for key, value in fields.items() if key not in _FORMER_FIELDS})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(
-            f"checkpoint {where} is damaged: its {FILE_NAME} cannot be read ({error}). An older one may be whole."
+            f"checkpoint {where} is damaged: its {FILE_NAME} cannot be read ({error}). An older one may be complete."
         ) from error
 
 
-def _part(fields: Mapping[str, Any]) -> Part:
+def _part(fields: Mapping[str, Any]) -> PartEntry:
     files = tuple(_entry(entry) for entry in fields["files"])
     if fields["kind"] == "torch" and len(files) != 1:
         raise ValueError(f"part {fields['name']!r} has {len(files)} files instead of one")
-    return Part(name=str(fields["name"]), kind=str(fields["kind"]), files=files)
+    return PartEntry(name=str(fields["name"]), kind=str(fields["kind"]), files=files)
 
 
 def _entry(fields: Mapping[str, Any]) -> FileEntry:
@@ -108,6 +108,6 @@ def _entry(fields: Mapping[str, Any]) -> FileEntry:
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:
-    """Of the content, not of the text: a copy that was pretty-printed anew is still whole."""
+    """Of the content, not of the text, so that a manifest that was formatted again still counts."""
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

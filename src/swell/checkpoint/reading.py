@@ -1,4 +1,4 @@
-"""A checkpoint on the disk: told whole from torn by its manifest and checksums alone, read without running code."""
+"""A checkpoint on the disk: its manifest and checksums alone say whether it is complete; reading it runs no code."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from swell.checkpoint.disk import checksum_file
-from swell.checkpoint.encoding import decode, no_shards
-from swell.checkpoint.fingerprint import differences, fingerprint
-from swell.checkpoint.manifest import FILE_NAME, Manifest, Part, from_json
+from swell.checkpoint.encoding import decode, refuse_shards
+from swell.checkpoint.manifest import FILE_NAME, Manifest, PartEntry, from_json
 from swell.errors import CheckpointError, DamagedCheckpointError
 
 _FOLDER = re.compile(r"(\d{6,})-samples(\d+)-step(\d+)")
@@ -24,10 +23,10 @@ _FOLDER = re.compile(r"(\d{6,})-samples(\d+)-step(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint whose manifest is whole and whose files are as long as it says; ``verify`` looks at every byte."""
+    """A checkpoint with a valid manifest and files of the right lengths; ``verify`` checks every byte."""
 
     path: Path
-    number: int  # rises with every save of the run, so the newest is the last one saved, wherever its samples stand
+    number: int  # grows with every save of the run, so the newest is the last one saved, whatever its samples
     manifest: Manifest
 
     @property
@@ -42,12 +41,17 @@ class Checkpoint:
 
     @property
     def name(self) -> str | None:
-        """The name it was given, or None."""
+        """The name it was saved under, or None."""
         return self.manifest.name
+
+    @property
+    def has_shards(self) -> bool:
+        """Whether tensors were saved in shards, each by its own replica."""
+        return any(part.kind == "dcp" for part in self.manifest.parts)
 
 
 def folder_name(*, number: int, samples: int, step: int) -> str:
-    """The name of a checkpoint's folder; names sort as the checkpoints were saved.
+    """The name of a checkpoint's folder; names sort in the order of saving.
 
     >>> folder_name(number=7, samples=12800, step=100)
     '000007-samples12800-step100'
@@ -56,7 +60,7 @@ def folder_name(*, number: int, samples: int, step: int) -> str:
 
 
 def numbered_folders(root: Path) -> list[tuple[int, Path]]:
-    """Every folder below ``root`` that is named as a checkpoint, whole or not, oldest first."""
+    """Every folder below ``root`` that is named as a checkpoint, complete or not, oldest first."""
     try:
         names = [(match, child) for child in root.iterdir() if (match := _FOLDER.fullmatch(child.name))]
     except FileNotFoundError:
@@ -70,72 +74,67 @@ def numbered_folders(root: Path) -> list[tuple[int, Path]]:
 
 
 def inspect(path: Path | str) -> Checkpoint:
-    """The checkpoint in a folder, by a quick look: its manifest, and the length of every file."""
+    """The checkpoint in a folder, after a quick check: its manifest, and the length of every file."""
     path = Path(path)
-    with _reading(path):
+    with _explained_errors(path):
         manifest = from_json((path / FILE_NAME).read_bytes(), where=str(path))
         for entry in manifest.files:
             length = (path / entry.path).stat().st_size
             if length != entry.bytes:
-                raise _damaged(path, f"{entry.path} has {length} bytes instead of {entry.bytes}")
+                raise _damage(path, f"{entry.path} has {length} bytes instead of {entry.bytes}")
     match = _FOLDER.fullmatch(path.name)
     return Checkpoint(path=path, number=int(match[1]) if match else 0, manifest=manifest)
 
 
-def verify(found: Checkpoint, *, first: int = 0, every: int = 1) -> None:
+def verify(checkpoint: Checkpoint, *, first: int = 0, every: int = 1) -> None:
     """Read every file and compare its checksum; raises ``DamagedCheckpointError`` at the first that differs.
 
     Replicas can share the work: each then reads the files ``[first::every]`` only.
     """
-    with _reading(found.path):
-        for entry in found.manifest.files[first::every]:
-            if checksum_file(found.path, entry.path) != entry:
-                raise _damaged(found.path, f"{entry.path} does not have the content that was written")
-
-
-def check_model(found: Checkpoint, model: Any) -> None:
-    """Raise ``CheckpointError`` unless the checkpoint's model has tensors of the same names, shapes and types."""
-    differ = differences(found.manifest.model, fingerprint(model))
-    if differ:
-        raise CheckpointError(
-            f"checkpoint {found.path} is of another model: {differ}. Build the model it was saved from, or start in "
-            f"another run folder."
-        )
+    with _explained_errors(checkpoint.path):
+        for entry in checkpoint.manifest.files[first::every]:
+            if checksum_file(checkpoint.path, entry.path) != entry:
+                raise _damage(checkpoint.path, f"{entry.path} does not have the content that was written")
 
 
 def read_parts(
-    found: Checkpoint,
+    checkpoint: Checkpoint,
     *,
     map_location: Any,
-    parts: Collection[str] | None = None,
-    shard: Callable[[str], Any] = no_shards,
+    names: Collection[str] | None = None,
+    resolve: Callable[[Any], Any] = refuse_shards,
 ) -> dict[str, Any]:
-    """The state of each part (or of those named), tensors brought to ``map_location``; checksums are not looked at."""
-    held = {part.name: part for part in found.manifest.parts if part.kind == "torch"}
-    missing = sorted(set(parts or ()) - set(held))
+    """The state of each part (or of the named ones), tensors at ``map_location``; checksums are not checked.
+
+    ``resolve`` gives the tensor of a key that was saved in shards.
+    """
+    parts = {part.name: part for part in checkpoint.manifest.parts if part.kind == "torch"}
+    missing = sorted(set(names or ()) - set(parts))
     if missing:
         raise CheckpointError(
-            f"checkpoint {found.path} has no part {missing[0]!r}; it has {', '.join(sorted(held))}. It was saved by a "
-            f"job that had nothing registered under that name."
+            f"checkpoint {checkpoint.path} has no part {missing[0]!r}; expected one of {', '.join(sorted(parts))}. Ask "
+            f"for one of these: nothing was registered under the other name when it was saved."
         )
-    wanted = held if parts is None else parts
-    return {name: decode(_read(found, held[name], map_location), shard=shard) for name in wanted}
+    return {
+        name: decode(_read(checkpoint, parts[name], map_location), resolve=resolve)
+        for name in (parts if names is None else names)
+    }
 
 
-def _read(found: Checkpoint, part: Part, map_location: Any) -> Any:
-    file = found.path / part.files[0].path
-    with _reading(found.path):
+def _read(checkpoint: Checkpoint, part: PartEntry, map_location: Any) -> Any:
+    file = checkpoint.path / part.files[0].path
+    with _explained_errors(checkpoint.path):
         try:
             return torch.load(file, map_location=map_location, weights_only=True)
         except pickle.UnpicklingError as error:
             raise CheckpointError(
-                f"{file} was refused: it holds more than plain values and tensors, and reading it would run code "
-                f"({_reason(error)}). swell writes no such file; nothing in it was run. Do not trust it."
+                f"{file} was refused because reading it would run code ({_reason(error)}); expected plain values and "
+                f"tensors, as swell writes them. Nothing in it was run. Do not trust it."
             ) from error
         except (OSError, CheckpointError):
             raise
-        except Exception as error:  # whatever torch meets in bytes that are not its own
-            raise _damaged(found.path, f"{part.files[0].path} cannot be read ({error})") from error
+        except Exception as error:  # whatever torch raises on bytes that it did not write
+            raise _damage(checkpoint.path, f"{part.files[0].path} cannot be read ({error})") from error
 
 
 def _reason(error: Exception) -> str:
@@ -145,8 +144,8 @@ def _reason(error: Exception) -> str:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turns what the file system says while a checkpoint is read into what it means for the checkpoint."""
+def _explained_errors(path: Path) -> Iterator[None]:
+    """Turns an error of the file system into what it means for the checkpoint that is being read."""
     try:
         yield
     except OSError as error:
@@ -156,8 +155,8 @@ def _reading(path: Path) -> Iterator[None]:
                 f"user; starting without it would repeat work."
             ) from error
         gone = error.errno in (errno.ENOENT, errno.ENOTDIR) and error.filename
-        raise _damaged(path, f"{Path(error.filename).name} is missing" if gone else str(error)) from error
+        raise _damage(path, f"{Path(error.filename).name} is missing" if gone else str(error)) from error
 
 
-def _damaged(path: Path, what: str) -> DamagedCheckpointError:
-    return DamagedCheckpointError(f"checkpoint {path} is damaged: {what}. An older one may be whole.")
+def _damage(path: Path, reason: str) -> DamagedCheckpointError:
+    return DamagedCheckpointError(f"checkpoint {path} is damaged: {reason}. An older one may be complete.")

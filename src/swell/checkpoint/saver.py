@@ -1,4 +1,4 @@
-"""Saving beside training: the training thread is held for the copy of the state, another one writes it."""
+"""Saving beside training: the training thread waits while the state is copied, another thread writes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from swell.checkpoint.reading import Checkpoint
-from swell.checkpoint.worker_thread import Background
+from swell.checkpoint.worker_thread import WorkerThread
 from swell.errors import CheckpointError
 
 
@@ -16,7 +16,7 @@ from swell.errors import CheckpointError
 class SaveReport:
     """A checkpoint that is complete on the disk, and what it cost."""
 
-    found: Checkpoint
+    checkpoint: Checkpoint
     held_s: float  # how long the training thread waited
     write_s: float  # from the end of the copy until it was on the disk
 
@@ -25,11 +25,11 @@ class Stager(Protocol):
     """Copies states into memory that training does not touch."""
 
     def take(self, state: Mapping[str, Any]) -> Any:
-        """A copy that the target can save; the one before must not be needed any more."""
+        """A copy that the target can save; it overwrites the previous one."""
         ...
 
     def room_for(self, state: Mapping[str, Any]) -> Callable[[], None]:
-        """What to call, on any thread, to have the memory for such a state at hand."""
+        """A function, for any thread, that allocates the memory for a state of this size."""
         ...
 
 
@@ -40,7 +40,7 @@ class Target(Protocol):
 
     @property
     def save(self) -> Callable[..., Checkpoint]:
-        """Saves a state, or what the stager took of one; takes samples, step and more by keyword."""
+        """Saves a state, or a stager's copy of one; takes samples, step and more by keyword."""
         ...
 
     def agreed(self, idle: bool) -> bool:
@@ -51,12 +51,12 @@ class Target(Protocol):
 class AsyncSaver:
     """Saves a store's checkpoints in the background, one at a time.
 
-    While one is being written, ``save_async`` begins no other and returns False: training is never held for the disk,
-    and a cadence that is still due asks again at the next step. ``save`` waits for the one under way, then saves at
+    While one is being written, ``save_async`` starts no other and returns False: training never waits for the disk, and
+    a cadence that is still due asks again at the next step. ``save`` waits for the one being written, then saves at
     once.
 
     ``on_saved`` and ``on_warning`` are called on the thread that calls ``poll``, ``save_async``, ``save``, ``wait`` or
-    ``close``, never on the writing one, so they need no locks. A save that failed is a warning; ``wait`` raises it too.
+    ``close``, never on the writing thread, so they need no locks. A failed save is a warning; ``wait`` raises it too.
     """
 
     def __init__(
@@ -70,66 +70,73 @@ class AsyncSaver:
         self._on_saved = on_saved
         self._on_warning = on_warning
         self._stager = store.stager()
-        self._background: Background[SaveReport] = Background("swell-checkpoint")
-        self._preparing: Background[None] = Background("swell-checkpoint-memory")
+        self._writer: WorkerThread[SaveReport] = WorkerThread("swell-checkpoint")
+        self._allocator: WorkerThread[None] = WorkerThread("swell-checkpoint-memory")
 
     @property
     def busy(self) -> bool:
-        """Whether a checkpoint is being written, or was and ``poll`` has not handed it over yet."""
-        return self._background.busy
+        """Whether a checkpoint is being written, or was and ``poll`` has not reported it yet."""
+        return self._writer.busy
 
     def prepare(self, state: Mapping[str, Any]) -> None:
-        """Get memory for such a state in the background, so that the first save holds training no longer than others.
+        """Allocate memory for such a state in the background, so that the first save is as short as the others.
 
-        The best moment is after the first step, when the optimizer has its state. Saving works without it too.
+        Call it once, after the first step, when the optimizer has its state, on every replica that writes. Only the
+        sizes of the tensors are read, so small parts can be missing. It never raises: a state that cannot be saved is
+        refused when it is saved, and memory that cannot be allocated is asked for again then.
         """
-        self._preparing.wait()
-        self._preparing.take()
-        if not self.busy:
-            self._preparing.start(self._stager.room_for(state))
+        self._allocator.wait()
+        self._allocator.collect()
+        if self.busy:
+            return
+        try:
+            allocate = self._stager.room_for(state)
+        except CheckpointError:
+            return
+        self._allocator.start(allocate)
 
-    def save_async(self, state: Mapping[str, Any], *, samples: int, step: int, **about: Any) -> bool:
+    def save_async(self, state: Mapping[str, Any], *, samples: int, step: int, **fields: Any) -> bool:
         """Copy the state and write it in the background; False, and nothing done, while one is being written.
 
-        ``about`` is what else the store's ``save`` takes: name, world_size, meta. A state that cannot be held raises
-        ``CheckpointError`` here and now.
+        ``fields`` are the other arguments of the store's ``save``: name, world_size. A state that cannot be saved
+        raises ``CheckpointError`` at once.
         """
         self.poll()
         if not self.store.agreed(not self.busy):
             return False
-        began = time.perf_counter()
-        self._preparing.wait()
+        start = time.perf_counter()
+        self._allocator.wait()
         snapshot = self._stager.take(state)
-        held_s = time.perf_counter() - began
+        held_s = time.perf_counter() - start
 
         def write() -> SaveReport:
-            written = time.perf_counter()
-            found = self.store.save(snapshot, samples=samples, step=step, **about)
-            return SaveReport(found=found, held_s=held_s, write_s=time.perf_counter() - written)
+            start = time.perf_counter()
+            checkpoint = self.store.save(snapshot, samples=samples, step=step, **fields)
+            return SaveReport(checkpoint=checkpoint, held_s=held_s, write_s=time.perf_counter() - start)
 
-        self._background.start(write)
+        self._writer.start(write)
         return True
 
-    def save(self, state: Mapping[str, Any], *, samples: int, step: int, **about: Any) -> Checkpoint:
-        """Save now and return once it is on the disk; raises ``CheckpointError`` when it cannot be written."""
-        began = time.perf_counter()
-        self._background.wait()
+    def save(self, state: Mapping[str, Any], *, samples: int, step: int, **fields: Any) -> Checkpoint:
+        """Save now and return once it is on the disk; raises ``CheckpointError`` if it cannot be written."""
+        start = time.perf_counter()
+        self._writer.wait()
         self.poll()
-        written = time.perf_counter()
-        found = self.store.save(state, samples=samples, step=step, **about)
-        ended = time.perf_counter()
-        self._on_saved(SaveReport(found=found, held_s=ended - began, write_s=ended - written))
-        return found
+        write_start = time.perf_counter()
+        checkpoint = self.store.save(state, samples=samples, step=step, **fields)
+        end = time.perf_counter()
+        self._on_saved(SaveReport(checkpoint=checkpoint, held_s=end - start, write_s=end - write_start))
+        return checkpoint
 
     def poll(self) -> CheckpointError | None:
-        """Hand over the outcome of a save that has ended since; its error, if it failed, is warned of and returned."""
-        outcome = self._background.take()
-        if outcome is None:
+        """Report a save that has ended since; if it failed, its error is warned of and returned."""
+        completion = self._writer.collect()
+        if completion is None:
             return None
-        if outcome.result is not None:
-            self._on_saved(outcome.result)
+        if completion.result is not None:
+            self._on_saved(completion.result)
             return None
-        error = outcome.error
+        error = completion.error
         if not isinstance(error, CheckpointError):
             cause = error
             error = CheckpointError(f"saving a checkpoint failed: {type(cause).__name__}: {cause}. Training can go on.")
@@ -139,14 +146,14 @@ class AsyncSaver:
 
     def wait(self) -> None:
         """Return once nothing is being written; raises the ``CheckpointError`` of a save that failed since."""
-        self._background.wait()
+        self._writer.wait()
         error = self.poll()
         if error is not None:
             raise error
 
     def close(self) -> None:
-        """Finish what is being written and let the buffers go; a failure is warned of, not raised."""
-        self._preparing.wait()
-        self._background.wait()
+        """Finish the save that is being written and free the memory; a failure is warned of, not raised."""
+        self._allocator.wait()
+        self._writer.wait()
         self.poll()
         self._stager = self.store.stager()

@@ -1,4 +1,4 @@
-"""A checkpoint while it is written: a hidden folder that becomes visible in one rename, complete and on the disk."""
+"""A checkpoint while it is written: a hidden folder that one rename makes visible once it is complete on the disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from swell.checkpoint.disk import sync_folder, write_file
 from swell.checkpoint.hidden_folders import HiddenFolder, hide_and_remove, remove_leftovers
-from swell.checkpoint.manifest import FILE_NAME, FileEntry, Manifest, Part, to_json
+from swell.checkpoint.manifest import FILE_NAME, FileEntry, Manifest, PartEntry, to_json
 from swell.checkpoint.reading import Checkpoint, folder_name, numbered_folders
 
 __all__ = ["Draft", "remove_leftovers", "retire"]
@@ -22,10 +22,10 @@ _LONGEST_NAME = 100  # of a file, before its ending
 
 
 class Draft:
-    """A new hidden folder below ``root``, locked against being tidied away, until ``publish`` or ``abandon``.
+    """A new hidden folder below ``root``, locked so that nobody removes it, until ``publish`` or ``abandon``.
 
-    Written in this order: every part and its sync, the manifest and its sync, the folder's sync, the rename, the sync
-    of ``root``. A crash at any point leaves either a hidden folder that counts for nothing or a whole checkpoint.
+    The order of writing is: every part and its sync, the manifest and its sync, the folder's sync, the rename, the sync
+    of ``root``. A crash at any point leaves either a hidden folder that is ignored or a complete checkpoint.
     """
 
     def __init__(self, root: Path, *, on_point: Callable[[str], None]) -> None:
@@ -33,25 +33,25 @@ class Draft:
         self.folder = self._hidden.path
         self._root = root
         self._on_point = on_point
-        self._parts: list[Part] = []
-        self._taken: set[str] = set()
+        self._parts: list[PartEntry] = []
+        self._stems: set[str] = set()  # of the files so far, in one case
 
     def add_state(self, name: str, tree: Any) -> None:
         """Write one part's encoded state."""
         file = self._file_name(name)
-        entry = write_file(self.folder, file, lambda to: torch.save(tree, to))
-        self._parts.append(Part(name=name, kind="torch", files=(entry,)))
+        entry = write_file(self.folder, file, lambda writer: torch.save(tree, writer))
+        self._parts.append(PartEntry(name=name, kind="torch", files=(entry,)))
         self._on_point(f"part {name}")
 
     def add_files(self, name: str, *, kind: str, files: Iterable[FileEntry]) -> None:
-        """Count files that others have written, checksummed and synced into the folder as a part."""
-        self._parts.append(Part(name=name, kind=kind, files=tuple(files)))
+        """Add a part whose files others have written into the folder, checksummed and synced."""
+        self._parts.append(PartEntry(name=name, kind=kind, files=tuple(files)))
         self._on_point(f"part {name}")
 
-    def publish(self, **about: Any) -> Checkpoint:
-        """Write the manifest of what was added, with ``about`` as its other fields, and make the checkpoint visible."""
-        manifest = Manifest(parts=tuple(self._parts), **about)
-        write_file(self.folder, FILE_NAME, lambda to: to.write(to_json(manifest).encode()))
+    def publish(self, **fields: Any) -> Checkpoint:
+        """Write the manifest of the parts, with ``fields`` as its other fields, and make the checkpoint visible."""
+        manifest = Manifest(parts=tuple(self._parts), **fields)
+        write_file(self.folder, FILE_NAME, lambda writer: writer.write(to_json(manifest).encode()))
         self._on_point("manifest")
         for folder, _, _ in os.walk(self.folder, topdown=False):
             sync_folder(Path(folder))
@@ -74,19 +74,19 @@ class Draft:
             try:
                 os.rename(self.folder, path)
                 return number, path
-            except OSError as error:  # somebody else took the number since
+            except OSError as error:  # another process has taken the number since
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
                 number += 1
 
     def _file_name(self, part: str) -> str:
-        """The part's name where it can be a file's, made unique for disks that do not tell A from a."""
+        """The part's name, changed where a file cannot have it; unique on disks that do not distinguish A from a."""
         stem = quote(part, safe=" ")[:_LONGEST_NAME].lstrip(".") or "part"
         name, count = stem, 1
-        while name.casefold() in self._taken:
+        while name.casefold() in self._stems:
             count += 1
             name = f"{stem}-{count}"
-        self._taken.add(name.casefold())
+        self._stems.add(name.casefold())
         return f"{name}.pt"
 
 

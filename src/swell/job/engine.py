@@ -63,7 +63,7 @@ class Engine:
         self.planner = Planner(state, peers, self.horizon, statistics)
         self.saving = Saving(state, peers, cadence=cadence, keep=keep, emit=emit)
         self.recovery = Recovery(state, peers, self.saving, self.reporter)
-        advice = Advice(peers, outlook=self.planner.outlook, emit=emit)
+        self._advice = Advice(peers, outlook=self.planner.outlook, emit=emit)
         self.committer = Committer(
             state,
             peers,
@@ -72,7 +72,7 @@ class Engine:
             emit=emit,
             nonfinite=nonfinite,
             trains=rehearsal.trains,
-            after_commit=advice.after_step,
+            after_commit=self._after_commit,
         )
         self.steps = Steps(
             state,
@@ -107,7 +107,7 @@ class Engine:
         self.epochs = Epochs(
             state, peers, self.horizon, self.planner, self.committer, self.recovery, emit=emit, finish=self._finish
         )
-        self._closed = False
+        self._closed = self._prepared = False
 
     def require_open(self, call: str) -> None:
         """Refuse a call after the job was closed."""
@@ -135,6 +135,12 @@ class Engine:
         return Signals(
             noticed=self.peers.notice() is not None, pending=self.peers.pending(), due=self.saving.due(samples)
         )
+
+    def _after_commit(self, step: int) -> None:
+        if not self._prepared:  # now the optimizers have their states
+            self._prepared = True
+            self.saving.prepare()
+        self._advice.after_step(step)
 
     # The ends of a run
 

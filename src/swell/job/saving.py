@@ -16,7 +16,7 @@ from swell.checkpoint.cadence import Cadence, Mark
 from swell.checkpoint.rng import capture_rng, restore_rng
 from swell.checkpoint.saver import AsyncSaver, SaveReport
 from swell.checkpoint.store import Store
-from swell.checkpoint.transfer import pack, share_state, unpack
+from swell.checkpoint.transfer import gather_values, share_state
 from swell.core.events import Event, Saved, Warned
 from swell.job.peers import Peers
 from swell.job.run_state import RunState
@@ -69,7 +69,10 @@ class Saving:
         save that is still being written postpones this one. Raises ``WorldError`` where a replica is lost in it.
         """
         if self._saver is not None:
-            state = {**self._state.capture(), "rng": self._everybodys_rng()}
+            state = {
+                **self._state.capture(),
+                "rng": gather_values(self._peers.collective, capture_rng(), destination=0),
+            }
             state["ending"]["done"] = body_done
             about: dict[str, Any] = {"samples": self._state.samples, "step": self._state.steps, "name": name}
             if self._shards is None:
@@ -82,6 +85,16 @@ class Saving:
             if wait:
                 self._peers.collective.barrier()
         self._last = self._mark()
+
+    def prepare(self) -> None:
+        """After the first step: allocate the memory of a save, so that the first one holds training no longer."""
+        writes = self._peers.is_first or self._shards is not None
+        if self._saver is not None and writes and self._cadence != Cadence():
+            learners = self._state.learners
+            tensors = [
+                {"model": each.model.state_dict(), "optimizer": each.optimizer.state_dict()} for each in learners
+            ]
+            self._saver.prepare({"trainees": tensors})
 
     def wait(self) -> None:
         """Return when nothing is being written any more; raises if the last save failed."""
@@ -148,11 +161,6 @@ class Saving:
         else:
             torch.manual_seed(zlib.crc32(f"{self._state.seed} {self._state.samples} {rank}".encode()))
 
-    def _everybodys_rng(self) -> list[Any]:
-        text, tensors = pack(capture_rng(), device="cpu")
-        hexes = "\n".join([text, *(bytes(tensor.tolist()).hex() for tensor in tensors)])
-        return [_unpacked(line) for line in self._peers.collective.gather_text(hexes)]
-
     def poll(self) -> None:
         """Report saves that have ended since."""
         if self._saver is not None:
@@ -170,13 +178,13 @@ class Saving:
         self._peers.reach("save", step=self._state.steps)
 
     def _saved(self, report: SaveReport) -> None:
-        manifest = report.found.manifest
+        manifest = report.checkpoint.manifest
         self._emit(
             Saved(
                 time=time.time(),
                 step=manifest.step,
                 samples=manifest.samples,
-                path=str(report.found.path),
+                path=str(report.checkpoint.path),
                 held_s=report.held_s,
                 bytes=manifest.num_bytes,
             )
@@ -184,11 +192,6 @@ class Saving:
 
     def _warn(self, message: str) -> None:
         self._emit(Warned(time=time.time(), message=message))
-
-
-def _unpacked(lines: str) -> Any:
-    text, *hexes = lines.split("\n")
-    return unpack(text, [torch.frombuffer(bytearray.fromhex(h), dtype=torch.uint8) for h in hexes])
 
 
 def _script_level() -> int:

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from swell.checkpoint.disk import checksum_file, explained, sync_folder, write_file
+from swell.checkpoint.disk import checksum_file, disk_error, sync_folder, write_file
 from swell.checkpoint.hidden_folders import HiddenFolder, hide_and_remove, remove_leftovers
-from swell.checkpoint.manifest import FILE_NAME, Manifest, Part, from_json, to_json
+from swell.checkpoint.manifest import FILE_NAME, Manifest, PartEntry, from_json, to_json
 from swell.errors import CheckpointError, DamagedCheckpointError
 from swell.version import __version__
 
@@ -77,8 +77,8 @@ class ArrayStore:
                 samples=samples,
                 step=step,
                 parts=(
-                    Part(name="arrays", kind="npz", files=(archive,)),
-                    Part(name="state", kind="json", files=(record,)),
+                    PartEntry(name="arrays", kind="npz", files=(archive,)),
+                    PartEntry(name="state", kind="json", files=(record,)),
                 ),
                 versions={"swell": __version__, "numpy": np.__version__, "python": platform.python_version()},
             )
@@ -89,7 +89,7 @@ class ArrayStore:
             draft.path.rename(target)
             sync_folder(self.folder)
         except OSError as error:
-            raise explained(error, doing="saving a checkpoint", folder=self.folder) from error
+            raise disk_error(error, doing="saving a checkpoint", folder=self.folder) from error
         finally:
             if draft is not None:
                 draft.remove()
