@@ -251,7 +251,7 @@ def test_an_error_beside_the_samples_that_are_still_wanted_is_not_raised() -> No
 
 def test_a_span_beyond_the_epoch_is_refused_and_the_feed_goes_on() -> None:
     feed = Feed(Records(), order_of, num_workers=1)
-    with pytest.raises(ConfigError, match=f"order of {N}"):
+    with pytest.raises(ConfigError, match=f"stop is {N + 1}"):
         feed.fetch(Span(0, N - 1, N + 1))
     assert seen(feed.fetch(Span(0, 0, 8))) == members(Span(0, 0, 8))
     feed.close()

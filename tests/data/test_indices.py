@@ -101,5 +101,5 @@ def test_a_span_holds_at_least_one_sample_of_an_epoch(epoch: int, start: int, st
 
 
 def test_a_span_beyond_the_end_of_the_epoch_is_refused() -> None:
-    with pytest.raises(ConfigError, match="order of 10"):
+    with pytest.raises(ConfigError, match="stop is 11"):
         Indices(lambda epoch: Sequential(10))(Span(0, 5, 11))
