@@ -54,5 +54,5 @@ def test_the_error_is_in_the_unit_of_the_values_and_infinite_for_few(values: lis
 @pytest.mark.parametrize("count", [9, 25, 100])
 def test_the_error_is_how_far_medians_of_so_many_stray(count: int) -> None:
     drawn = np.random.default_rng(0).exponential(size=(4000, count))
-    told = np.mean([standard_error(row.tolist()) for row in drawn])
-    assert told == pytest.approx(np.median(drawn, axis=1).std(), rel=0.2)
+    estimate = np.mean([standard_error(row.tolist()) for row in drawn])
+    assert estimate == pytest.approx(np.median(drawn, axis=1).std(), rel=0.2)

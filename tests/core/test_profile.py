@@ -32,8 +32,8 @@ runs = st.lists(
 
 
 def test_the_first_steps_of_a_shape_and_the_odd_stall_do_no_harm():
-    told = filled(step(40.0), step(3.0), *[step(1.0)] * 5, step(9.0), *[step(1.0)] * 5).summaries()
-    assert [(summary.micro_batch, summary.step_s) for summary in told] == [(32, 1.0)]
+    summaries = filled(step(40.0), step(3.0), *[step(1.0)] * 5, step(9.0), *[step(1.0)] * 5).summaries()
+    assert [(summary.micro_batch, summary.step_s) for summary in summaries] == [(32, 1.0)]
 
 
 def test_after_a_change_of_shape_one_step_is_left_out_of_a_known_one_and_two_of_a_new_one():
@@ -156,8 +156,8 @@ def test_times_that_are_no_times_are_left_out(seconds):
 
 
 def test_waiting_is_summarised_beside_the_step():
-    told = filled(*[step(1.0, sync_s=0.25)] * 10).summaries()
-    assert told[0].sync_s == 0.25
+    summaries = filled(*[step(1.0, sync_s=0.25)] * 10).summaries()
+    assert summaries[0].sync_s == 0.25
 
 
 def test_a_step_is_as_slow_as_its_slowest_replica():

@@ -52,7 +52,7 @@ def test_whatever_fits_on_some_replicas_fits_on_fewer(replicas, base, more, micr
 
 
 @pytest.mark.parametrize(
-    ("bounds", "told"),
+    ("bounds", "message"),
     [
         (
             {"replicas": 11, "base": 128, "max_batch": 1000, "micro": (100, 500)},
@@ -73,10 +73,10 @@ def test_whatever_fits_on_some_replicas_fits_on_fewer(replicas, base, more, micr
         ),
     ],
 )
-def test_a_world_that_is_ruled_out_is_told_by_which_bounds_and_what_to_change(bounds, told):
+def test_a_world_that_is_ruled_out_names_the_bounds_and_what_to_change(bounds, message):
     with pytest.raises(PlanError) as error:
         batches_on(**bounds)
-    assert str(error.value) == told
+    assert str(error.value) == message
 
 
 def test_below_the_base_batch_only_when_asked():

@@ -263,12 +263,12 @@ def test_after_a_machine_was_slow_for_a_while_it_finds_back_to_the_best_layout(s
 def test_the_reasons_name_what_spoke_for_the_change():
     run = run_on(11, "kneed", noise=lambda samples: 2000.0)
     run.until(50_000)
-    said = [
+    reasons = [
         " ".join(run.policy.explain(here).reasons)
         for here, layout in zip(run.seen, run.chosen, strict=True)
         if layout.global_batch > here.batch
     ]
-    assert any("noise scale" in text and "times the goodput" in text for text in said)
+    assert any("noise scale" in text and "times the goodput" in text for text in reasons)
     assert "No step was measured yet" in run.policy.explain(run.seen[0]).reasons[0]
     doubtful = dataclasses.replace(estimate(300, sure=False), observations=9)
     waiting = seen(noise=doubtful, profile=run.seen[-1].profile, samples=90_000)
@@ -276,8 +276,8 @@ def test_the_reasons_name_what_spoke_for_the_change():
     least = dataclasses.replace(run.seen[-1], batch=128, batch_since=0, noise=estimate(9000, sure=False))
     assert "The noise scale is at least 900 samples" in " ".join(run.policy.explain(least).reasons)
     below = dataclasses.replace(run.seen[-1], batch=16, batch_since=0, noise=estimate(300, sure=False))
-    told = " ".join(dataclasses.replace(run.policy, base=512, shrink=True).explain(below).reasons)
-    assert "The noise scale is at least 30 samples" in told and "is worth at most" in told
+    reasons = " ".join(dataclasses.replace(run.policy, base=512, shrink=True).explain(below).reasons)
+    assert "The noise scale is at least 30 samples" in reasons and "is worth at most" in reasons
     moved = dataclasses.replace(run.seen[-1], replicas=2, resized=True)
     assert "The world changed to 2 replicas." in run.policy.explain(moved).reasons
 

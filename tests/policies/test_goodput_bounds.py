@@ -62,10 +62,10 @@ def test_an_outlook_knows_the_limit_of_each_world():
     run = run_on(12, "linear", replicas=2, nodes=1, noise=lambda samples: 1e6, policy=policy)
     run.until(50_000)
     here = run.observation()
-    told = policy.outlook(here, [1, 2, 4])
-    assert told[1].speedup < told[2].speedup == 1.0 < told[4].speedup
-    assert told[2].error < told[4].error
-    assert policy.speedup(here, [1, 2, 4]) == {count: there.speedup for count, there in told.items()}
+    outlook = policy.outlook(here, [1, 2, 4])
+    assert outlook[1].speedup < outlook[2].speedup == 1.0 < outlook[4].speedup
+    assert outlook[2].error < outlook[4].error
+    assert policy.speedup(here, [1, 2, 4]) == {count: there.speedup for count, there in outlook.items()}
 
 
 def test_an_outlook_in_doubt_is_of_the_batch_that_stands_or_of_the_nearest_that_fits():
@@ -73,8 +73,8 @@ def test_an_outlook_in_doubt_is_of_the_batch_that_stands_or_of_the_nearest_that_
     run = run_on(12, "linear", replicas=1, nodes=1, policy=policy)
     run.until(5_000)
     unsure = dataclasses.replace(run.observation(), noise=None)
-    told = policy.speedup(unsure, [1, 8, 11])
-    assert told[1] == 1.0 and told[8] > 0 and told[11] == 0.0
+    speedup = policy.speedup(unsure, [1, 8, 11])
+    assert speedup[1] == 1.0 and speedup[8] > 0 and speedup[11] == 0.0
 
 
 @pytest.mark.parametrize("policy", ALONE, ids=repr)
@@ -83,7 +83,7 @@ def test_a_policy_without_max_is_read_back_from_its_text(policy):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"base": 32}, r"max is None and micro is 'auto'.* max=512"),
         ({"base": 32, "micro": None}, "max is None and micro is None"),
@@ -100,8 +100,8 @@ def test_a_policy_without_max_is_read_back_from_its_text(policy):
     ],
     ids=str,
 )
-def test_settings_that_no_world_satisfies_are_refused_with_how_to_mend_them(arguments, told):
-    with pytest.raises(ConfigError, match=told) as error:
+def test_settings_that_no_world_satisfies_are_refused_with_how_to_fix_them(arguments, message):
+    with pytest.raises(ConfigError, match=message) as error:
         Goodput(**arguments)
     assert "min_micro" not in str(error.value)
 

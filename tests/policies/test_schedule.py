@@ -1,4 +1,4 @@
-"""Schedules hold a size from point to point, ramps move it evenly; both count what they are told to count."""
+"""Schedules hold a size from point to point, ramps move it evenly; both count in any unit."""
 
 from __future__ import annotations
 

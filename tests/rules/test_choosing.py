@@ -210,9 +210,9 @@ def test_an_unknown_optimizer_gets_a_cautious_rule_and_is_told_so() -> None:
     ],
 )
 def test_a_rule_that_does_not_suit_says_why_and_what_would(rule: Rule, name: str, instead: str) -> None:
-    said = suits(rule, name)
-    assert said is not None
-    assert re.search(rf"{name}.*{instead}", said)
+    advice = suits(rule, name)
+    assert advice is not None
+    assert re.search(rf"{name}.*{instead}", advice)
 
 
 @pytest.mark.parametrize("rule", [Root(), LEGW(), AdamSDE(), KeepDecayTime(AdamSDE())])
