@@ -142,7 +142,7 @@ class Rehearsal:
     def _after_layout(self, job: Job, measured: int) -> Ended | None:
         """Rounds go on until all times and the noise are sure, or the time is over; there is at least one."""
         layouts, turn = self._wanted.layouts, self._wanted.turn
-        timed = job._pace.profile.latest  # the step before the latest, whose time the replicas have just agreed upon
+        timed = job._pace.latest_times  # the step before the latest, whose time the replicas have just agreed upon
         if timed is not None and timed is not self._taken:
             self._taken = timed
             number, place = divmod(measured - 2, turn)
