@@ -47,5 +47,5 @@ def run_two(module, directory, **environments):
         for rank in range(2)
     ]
     assert [worker.wait(timeout=240) for worker in workers] == [0, 0]
-    found = [dict(np.load(directory / f"{rank}.npz")) for rank in range(2)]
-    return [([one[name] for name in one if name.startswith("arr_")], one.get("figures")) for one in found]
+    archives = [dict(np.load(directory / f"{rank}.npz")) for rank in range(2)]
+    return [([one[name] for name in one if name.startswith("arr_")], one.get("figures")) for one in archives]

@@ -27,14 +27,14 @@ def main() -> None:
 
     x, y = data(31)
     with strategy.scope():
-        made = model()
+        network = model()
         elastic = swell.keras.Elastic(batch=15, micro=4, rule="constant", directory=directory / "run")
-        made.compile(optimizer=elastic.optimizer(keras.optimizers.Adam(0.01, clipnorm=0.2)), loss=loss())
-    made.fit(elastic.data(x, y), epochs=2, callbacks=[elastic], verbose=0)
+        network.compile(optimizer=elastic.optimizer(keras.optimizers.Adam(0.01, clipnorm=0.2)), loss=loss())
+    network.fit(elastic.data(x, y), epochs=2, callbacks=[elastic], verbose=0)
     assert elastic.samples == 62
     assert elastic.noise is not None
     figures = np.asarray([elastic.noise.total.signal, elastic.noise.total.noise])
-    np.savez(directory / f"{rank}.npz", *made.get_weights(), figures=figures)
+    np.savez(directory / f"{rank}.npz", *network.get_weights(), figures=figures)
 
 
 if __name__ == "__main__":

@@ -46,10 +46,10 @@ def test_without_checkpoints_nothing_is_restored(tmp_path):
 
 def test_a_manifest_says_what_every_swell_checkpoint_says(tmp_path):
     saved(tmp_path, 3)
-    found = inspect(tmp_path / "keras-000000000003")
-    verify(found)
-    assert (found.step, found.samples) == (3, 24)
-    assert [entry.path for entry in found.manifest.files] == ["arrays.npz", "state.json"]
+    checkpoint = inspect(tmp_path / "keras-000000000003")
+    verify(checkpoint)
+    assert (checkpoint.step, checkpoint.samples) == (3, 24)
+    assert [entry.path for entry in checkpoint.manifest.files] == ["arrays.npz", "state.json"]
 
 
 def test_a_resumed_run_keeps_its_identity(tmp_path):

@@ -25,11 +25,11 @@ def test_several_devices_make_the_weights_of_one_though_no_batch_divides_by_them
     x, y = data(34)
     alone = train_whole(model(), adam(), x, y, 15, epochs=2)
     with several() as devices:
-        made = model()
+        network = model()
         elastic = swell.keras.Elastic(batch=15, micro=12 // devices, rule="constant")
-        made.compile(optimizer=elastic.optimizer(adam()), loss=loss())
-        made.fit(elastic.data(x, y), epochs=2, callbacks=[elastic], verbose=0)
-        assert difference(made.get_weights(), alone) < 5e-6
+        network.compile(optimizer=elastic.optimizer(adam()), loss=loss())
+        network.fit(elastic.data(x, y), epochs=2, callbacks=[elastic], verbose=0)
+        assert difference(network.get_weights(), alone) < 5e-6
     assert elastic.samples == 68
 
 
@@ -46,14 +46,14 @@ def test_two_tensorflow_workers_make_the_weights_and_the_noise_of_one(tmp_path):
     x, y = data(31)
     alone = train_whole(model(), adam(), x, y, 15, epochs=2)
     with socket.socket() as one, socket.socket() as other:
-        for held in (one, other):
-            held.bind(("127.0.0.1", 0))
-        cluster = {"worker": [f"127.0.0.1:{held.getsockname()[1]}" for held in (one, other)]}
+        for listener in (one, other):
+            listener.bind(("127.0.0.1", 0))
+        cluster = {"worker": [f"127.0.0.1:{listener.getsockname()[1]}" for listener in (one, other)]}
     tasks = [json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}}) for rank in range(2)]
-    found = run_two("tensorflow_worker", tmp_path, TF_CONFIG=tasks)
-    for weights, _ in found:
+    workers = run_two("tensorflow_worker", tmp_path, TF_CONFIG=tasks)
+    for weights, _ in workers:
         assert difference(weights, alone) < 5e-6
-    np.testing.assert_array_equal(found[0][1], found[1][1])  # they decide by the same figures
+    np.testing.assert_array_equal(workers[0][1], workers[1][1])  # they decide by the same figures
     steps = [event for event in swell.telemetry.read_events(tmp_path / "run" / "events.jsonl") if event.kind == "step"]
     assert [event.global_batch for event in steps] == [15, 15, 1] * 2  # written once, by the first
     assert {event.replicas for event in steps} == {2}

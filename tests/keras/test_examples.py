@@ -37,7 +37,9 @@ def test_an_example_runs_on_made_up_data(name, script, tmp_path, monkeypatch):
     assert trained(name, script, tmp_path, monkeypatch)["images"].shape[0] == int(ARGUMENTS[name][1])
 
 
-@pytest.mark.skipif(keras.backend.backend() != "torch", reason="images are read alike everywhere: once, on torch")
+@pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="images are read in one way on every backend: once, on torch"
+)
 @pytest.mark.skipif("SWELL_DATA" not in os.environ, reason="SWELL_DATA names no folder with real images")
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_an_example_reads_real_images(name, tmp_path, monkeypatch):
@@ -52,11 +54,11 @@ def trained(name, script, folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", [script, *ARGUMENTS[name]])
     try:
-        found = runpy.run_path(str(EXAMPLES / name / script))
+        names = runpy.run_path(str(EXAMPLES / name / script))
     finally:
         keras.utils.set_random_seed(0)
-    assert found["history"].history["loss"][-1] > 0
-    return found
+    assert names["history"].history["loss"][-1] > 0
+    return names
 
 
 def test_the_documentation_runs(tmp_path, monkeypatch):

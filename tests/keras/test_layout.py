@@ -31,9 +31,9 @@ def no_figures():
 
 @given(count=st.integers(1, 300), micro=st.integers(1, 40), devices=st.integers(1, 5), replicas=st.integers(1, 4))
 def test_every_sample_is_in_one_pass_and_every_pass_divides_by_the_devices(count, micro, devices, replicas):
-    made = plan_remainder(count, replicas, max_micro=micro * devices, constant_micro=True)
+    plan = plan_remainder(count, replicas, max_micro=micro * devices, constant_micro=True)
     covered, total = [], 0.0
-    for share in made.shares:
+    for share in plan.shares:
         passes = passes_of(share, devices=devices)
         control = step_control([one.weight for one in passes], Factors(), effective_step=1.0)
         assert control.count == len(passes)

@@ -25,22 +25,22 @@ OPTIMIZERS = {
 
 def fitted(batch, optimizer, x, y, *, epochs=1, micro=8, compiled=None, **options):
     elastic = swell.keras.Elastic(batch=batch, micro=micro, rule=options.pop("rule", "constant"), **options)
-    made = model()
-    made.compile(optimizer=elastic.optimizer(optimizer), loss=loss(), **(compiled or {}))
-    made.fit(elastic.data(x, y), epochs=epochs, callbacks=[elastic], verbose=0)
-    return made, elastic
+    network = model()
+    network.compile(optimizer=elastic.optimizer(optimizer), loss=loss(), **(compiled or {}))
+    network.fit(elastic.data(x, y), epochs=epochs, callbacks=[elastic], verbose=0)
+    return network, elastic
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_uneven_passes_and_the_short_last_step_make_the_same_weights_as_whole_batches(name):
     x, y = data(28)
-    made, elastic = fitted(12, OPTIMIZERS[name](), x, y, epochs=2)
+    network, elastic = fitted(12, OPTIMIZERS[name](), x, y, epochs=2)
     twin = model()
     whole = train_whole(twin, OPTIMIZERS[name](), x, y, 12, epochs=2)
     twin.optimizer.finalize_variable_values(twin.trainable_weights)
     if "average" in name:
         whole = twin.get_weights()
-    assert difference(made.get_weights(), whole) < 2e-6
+    assert difference(network.get_weights(), whole) < 2e-6
     assert elastic.steps == 6
     assert elastic.samples == 56
 
@@ -48,26 +48,26 @@ def test_uneven_passes_and_the_short_last_step_make_the_same_weights_as_whole_ba
 def test_a_batch_that_moves_inside_a_compiled_step_is_exact_and_counts_real_updates():
     x, y = data(36)
     sizes = [4, 12, 8, 12]
-    made, _ = fitted(sizes, keras.optimizers.Adam(0.01), x, y)
-    assert difference(made.get_weights(), train_whole(model(), keras.optimizers.Adam(0.01), x, y, sizes)) < 2e-6
-    assert int(keras.ops.convert_to_numpy(made.optimizer.iterations)) == 4
+    network, _ = fitted(sizes, keras.optimizers.Adam(0.01), x, y)
+    assert difference(network.get_weights(), train_whole(model(), keras.optimizers.Adam(0.01), x, y, sizes)) < 2e-6
+    assert int(keras.ops.convert_to_numpy(network.optimizer.iterations)) == 4
 
 
 def test_an_eager_model_does_the_same():
     x, y = data(24)
-    made, _ = fitted(12, "sgd", x, y, compiled={"run_eagerly": True})
-    assert difference(made.get_weights(), train_whole(model(), "sgd", x, y, 12)) < 2e-6
+    network, _ = fitted(12, "sgd", x, y, compiled={"run_eagerly": True})
+    assert difference(network.get_weights(), train_whole(model(), "sgd", x, y, 12)) < 2e-6
 
 
 def test_a_compiled_model_does_the_same(monkeypatch):
     if BACKEND == "torch":
-        # Traced as ever, but not handed to a C++ compiler, which a machine need not have and which takes a minute here.
+        # Traced as usual, but not given to a C++ compiler, which a machine may not have and which takes a minute.
         monkeypatch.setattr(
             "torch.compile", functools.partial(importlib.import_module("torch").compile, backend="eager")
         )
     x, y = data(24)
-    made, _ = fitted([12, 8, 4], "sgd", x, y, compiled={"jit_compile": True})
-    assert difference(made.get_weights(), train_whole(model(), "sgd", x, y, [12, 8, 4])) < 2e-6
+    network, _ = fitted([12, 8, 4], "sgd", x, y, compiled={"jit_compile": True})
+    assert difference(network.get_weights(), train_whole(model(), "sgd", x, y, [12, 8, 4])) < 2e-6
 
 
 def test_in_double_precision_the_gradient_that_reaches_the_optimizer_is_exact():
@@ -77,7 +77,7 @@ def test_in_double_precision_the_gradient_that_reaches_the_optimizer_is_exact():
         jax.config.update("jax_enable_x64", True)
     before = keras.config.floatx()
     try:
-        keras.config.set_floatx("float64")  # Keras's own losses divide in single precision, so gradients are given
+        keras.config.set_floatx("float64")  # Keras's own losses divide in single precision, so the test gives gradients
         sizes = [7, 7, 7, 2]
         gradients = np.random.default_rng(0).normal(size=(4, 5))
         variable = keras.Variable(np.zeros(5))
@@ -99,56 +99,56 @@ def test_sample_weights_weigh_as_in_one_batch():
     x, y = data(20)
     weights = np.linspace(0.1, 2.0, 20).astype("float32")
     elastic = swell.keras.Elastic(batch=20, micro=8, rule="constant")
-    made = model()
-    made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
-    made.fit(elastic.data(x, y, weights, shuffle=False), callbacks=[elastic], verbose=0)
+    network = model()
+    network.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
+    network.fit(elastic.data(x, y, weights, shuffle=False), callbacks=[elastic], verbose=0)
     twin = model()
     twin.compile(optimizer="sgd", loss=loss())
     twin.train_on_batch(x, y, weights)
-    assert difference(made.get_weights(), twin.get_weights()) < 2e-6
+    assert difference(network.get_weights(), twin.get_weights()) < 2e-6
 
 
 @pytest.mark.parametrize("one_call", [False, True])
 @pytest.mark.parametrize("labels", ["numbers", "rows"])
 def test_class_weights_weigh_as_in_one_batch(one_call, labels):
     x, y = data(20)
-    weights, given, cost = {0: 0.5, 2: 3.0}, y, loss()
+    weights, targets, cost = {0: 0.5, 2: 3.0}, y, loss()
     if labels == "rows":
-        given, cost = np.eye(3, dtype="float32")[y], keras.losses.CategoricalCrossentropy()
+        targets, cost = np.eye(3, dtype="float32")[y], keras.losses.CategoricalCrossentropy()
     elastic = swell.keras.Elastic(batch=20, micro=8, rule="constant")
-    made, twin = model(), model()
+    network, twin = model(), model()
     twin.compile(optimizer="sgd", loss=cost)
-    twin.train_on_batch(x, given, class_weight=weights)
+    twin.train_on_batch(x, targets, class_weight=weights)
     if one_call:
-        made.compile(optimizer="sgd", loss=cost)
-        elastic.fit(made, x, given, class_weight=weights, verbose=0)
+        network.compile(optimizer="sgd", loss=cost)
+        elastic.fit(network, x, targets, class_weight=weights, verbose=0)
     else:
-        made.compile(optimizer=elastic.optimizer("sgd"), loss=cost)
-        made.fit(elastic.data(x, given, class_weight=weights), callbacks=[elastic], verbose=0)
-    assert difference(made.get_weights(), twin.get_weights()) < 2e-6
+        network.compile(optimizer=elastic.optimizer("sgd"), loss=cost)
+        network.fit(elastic.data(x, targets, class_weight=weights), callbacks=[elastic], verbose=0)
+    assert difference(network.get_weights(), twin.get_weights()) < 2e-6
 
 
 def test_the_one_call_form_wraps_a_compiled_model_and_leaves_evaluate_alone():
     x, y = data(40)
-    made = model()
-    made.compile(optimizer="adam", loss=loss(), metrics=["accuracy"])
+    network = model()
+    network.compile(optimizer="adam", loss=loss(), metrics=["accuracy"])
     elastic = swell.keras.Elastic(batch=16, micro=8)
-    history = elastic.fit(made, x, y, epochs=2, validation_data=(x, y), verbose=0)
-    found = made.evaluate(x, y, verbose=0, return_dict=True)
-    assert history.history["val_loss"][-1] == pytest.approx(found["loss"], rel=1e-5)
+    history = elastic.fit(network, x, y, epochs=2, validation_data=(x, y), verbose=0)
+    metrics = network.evaluate(x, y, verbose=0, return_dict=True)
+    assert history.history["val_loss"][-1] == pytest.approx(metrics["loss"], rel=1e-5)
     assert history.history["global_batch"] == [16.0, 16.0]
-    assert made.predict(x, verbose=0).shape == (40, 3)
-    again = elastic.fit(made, x, y, epochs=1, verbose=0)  # goes on where it stood
+    assert network.predict(x, verbose=0).shape == (40, 3)
+    again = elastic.fit(network, x, y, epochs=1, verbose=0)  # continues where it was
     assert elastic.samples == 120
     assert len(again.history["loss"]) == 1
 
 
 def test_after_training_the_optimizer_behaves_as_the_one_inside():
     x, y = data(24)
-    made, _ = fitted(12, keras.optimizers.SGD(0.1), x, y)
+    network, _ = fitted(12, keras.optimizers.SGD(0.1), x, y)
     twin = model()
-    twin.set_weights(made.get_weights())
+    twin.set_weights(network.get_weights())
     twin.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss())
-    made.fit(x, y, batch_size=24, verbose=0)
+    network.fit(x, y, batch_size=24, verbose=0)
     twin.train_on_batch(x, y)
-    assert difference(made.get_weights(), twin.get_weights()) < 2e-6
+    assert difference(network.get_weights(), twin.get_weights()) < 2e-6

@@ -43,14 +43,14 @@ def test_a_policy_moves_the_batch_and_every_step_is_exact(name, tmp_path):
     (tmp_path / "trace.csv").write_text("step,batchsize\n" + "".join(f"{i},{4 * (1 + i % 3)}\n" for i in range(20)))
     x, y = data(48)
     elastic = swell.keras.Elastic(batch=MADE[name](tmp_path), micro=4, rule="constant", directory=tmp_path)
-    made = model()
-    made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
-    made.fit(elastic.data(x, y), epochs=2, callbacks=[elastic], verbose=0)
+    network = model()
+    network.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
+    network.fit(elastic.data(x, y), epochs=2, callbacks=[elastic], verbose=0)
     assert elastic.samples == 96
     events = list(read_events(tmp_path / "events.jsonl"))
     sizes = [event.global_batch for event in events if event.kind == "step"]
     assert sum(sizes) == 96
-    assert difference(made.get_weights(), train_whole(model(), "sgd", x, y, sizes, epochs=2)) < 2e-6
+    assert difference(network.get_weights(), train_whole(model(), "sgd", x, y, sizes, epochs=2)) < 2e-6
     assert all(one.logged == one.recomputed for one in replay(elastic.policy, events))
     moved = name not in ("fixed", "goodput", "noise_scale", "norm_test")  # these two find no noise to go by so soon
     assert any(event.kind == "batch" for event in events) == (moved or name == "fixed")
@@ -74,9 +74,9 @@ def test_goodput_chooses_larger_batches_where_they_cost_no_more_time(tmp_path, m
     monkeypatch.setattr("swell.integrations.keras.training.time", types.SimpleNamespace(perf_counter=lambda: tick.now))
     policy = swell.Goodput(base=16, max=64, micro=(4, 64))
     elastic = swell.keras.Elastic(batch=policy, micro=32, rule="adascale", directory=tmp_path)
-    made = model()
-    made.compile(optimizer=elastic.optimizer(keras.optimizers.SGD(0.001)), loss=loss())
-    made.fit(elastic.data(x, y), epochs=4, callbacks=[tick, elastic], verbose=0)
+    network = model()
+    network.compile(optimizer=elastic.optimizer(keras.optimizers.SGD(0.001)), loss=loss())
+    network.fit(elastic.data(x, y), epochs=4, callbacks=[tick, elastic], verbose=0)
     events = list(read_events(tmp_path / "events.jsonl"))
     chosen = [event for event in events if event.kind == "batch"]
     assert elastic.samples == 2048
@@ -104,9 +104,9 @@ def test_a_change_of_the_micro_batch_alone_is_logged_and_can_be_replayed():
     x, y = data(48)
     heard, policy = Heard(), _SmallerPasses()
     elastic = swell.keras.Elastic(batch=policy, sinks=[heard])
-    made = model()
-    made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
-    made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+    network = model()
+    network.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
+    network.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
     changes = [event for event in heard.events if event.kind == "batch"]
     assert [(e.step, e.before, e.after, e.micro_before, e.micro_after) for e in changes] == [(3, 8, 8, 4, 2)]
     assert [one.same for one in replay(policy, heard.events)] == [True]
@@ -117,10 +117,10 @@ def test_events_go_to_whoever_listens_with_the_base_rate_of_a_schedule():
     x, y = data(24)
     heard = Heard()
     elastic = swell.keras.Elastic(batch=8, base=4, rule="linear", sinks=[heard], statistics=False)
-    made = model()
+    network = model()
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
-    made.compile(optimizer=elastic.optimizer(keras.optimizers.SGD(schedule)), loss=loss())
-    made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+    network.compile(optimizer=elastic.optimizer(keras.optimizers.SGD(schedule)), loss=loss())
+    network.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
     steps = [event for event in heard.events if event.kind == "step"]
     assert [event.lr[0] for event in steps] == pytest.approx([0.1, 0.05, 0.025])
     assert [event.lr_factor[0] for event in steps] == [2.0, 2.0, 2.0]

@@ -18,9 +18,9 @@ from tests.keras.toy import BACKEND, data, difference, loss, model, train_whole
 
 
 def compiled(elastic, **options):
-    made = model()
-    made.compile(optimizer=elastic.optimizer("sgd"), loss=loss(), **options)
-    return made
+    network = model()
+    network.compile(optimizer=elastic.optimizer("sgd"), loss=loss(), **options)
+    return network
 
 
 def test_an_optimizer_may_be_given_as_a_name_an_object_or_a_configuration():
@@ -60,20 +60,20 @@ def test_a_model_compiled_without_elastic_is_named_and_the_one_call_form_takes_i
     x, y = data(16)
     elastic = swell.keras.Elastic(batch=8, rule="constant")
     elastic.optimizer("sgd")
-    made = model()
-    made.compile(optimizer=keras.optimizers.Adam(0.01), loss=loss())
+    network = model()
+    network.compile(optimizer=keras.optimizers.Adam(0.01), loss=loss())
     with pytest.raises(LoopError, match="optimizer of type Adam"):
-        made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+        network.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
 
 
 def test_a_model_trained_before_keeps_its_optimizers_state_in_the_one_call_form():
     x, y = data(24)
-    made, twin = model(), model()
-    for one in (made, twin):
+    network, twin = model(), model()
+    for one in (network, twin):
         one.compile(optimizer=keras.optimizers.Adam(0.01), loss=loss())
         one.fit(x, y, batch_size=8, shuffle=False, verbose=0)
-    swell.keras.Elastic(batch=12, micro=8, rule="constant").fit(made, x, y, verbose=0)
-    assert difference(made.get_weights(), train_whole(twin, twin.optimizer, x, y, 12)) < 2e-6
+    swell.keras.Elastic(batch=12, micro=8, rule="constant").fit(network, x, y, verbose=0)
+    assert difference(network.get_weights(), train_whole(twin, twin.optimizer, x, y, 12)) < 2e-6
 
 
 def test_a_batch_that_cannot_be_split_over_processes_is_refused_and_says_what_fits():
@@ -89,19 +89,19 @@ def test_a_batch_smaller_than_the_devices_of_a_pass_is_exact():
     alone = train_whole(model(), "sgd", x, y, 1)
     with several():
         elastic = swell.keras.Elastic(batch=1, rule="constant")
-        made = compiled(elastic)
-        made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
-        assert difference(made.get_weights(), alone) < 2e-6
+        network = compiled(elastic)
+        network.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+        assert difference(network.get_weights(), alone) < 2e-6
 
 
 def test_a_model_of_one_batch_size_is_refused():
     x, y = data(16)
     elastic = swell.keras.Elastic(batch=8)
     inputs = keras.Input(batch_shape=(8, 5))
-    made = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(inputs))
-    made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
+    network = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(inputs))
+    network.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
     with pytest.raises(ConfigError, match="8 samples"):
-        made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+        network.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
 
 
 def test_a_sequence_of_layers_without_an_input_trains_as_with_one():
@@ -110,10 +110,10 @@ def test_a_sequence_of_layers_without_an_input_trains_as_with_one():
     def weights(*inputs):
         keras.utils.set_random_seed(1)
         elastic = swell.keras.Elastic(batch=16, micro=5)
-        made = keras.Sequential([*inputs, keras.layers.Dense(3, activation="softmax")])
-        made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
-        made.fit(elastic.data(x, y), callbacks=[elastic], epochs=2, verbose=0)
-        return made.get_weights()
+        network = keras.Sequential([*inputs, keras.layers.Dense(3, activation="softmax")])
+        network.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
+        network.fit(elastic.data(x, y), callbacks=[elastic], epochs=2, verbose=0)
+        return network.get_weights()
 
     assert difference(weights(), weights(keras.Input((5,)))) < 1e-6
 
@@ -139,9 +139,9 @@ def test_a_policy_that_waits_for_the_noise_is_refused_where_none_is_measured():
 def test_a_batch_larger_than_the_data_is_refused():
     x, y = data(10)
     elastic = swell.keras.Elastic(batch=16)
-    made = compiled(elastic)
+    network = compiled(elastic)
     with pytest.raises(Exception, match=r"global batch is 16.*10"):
-        made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+        network.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
 
 
 def test_forgetting_a_part_is_said_so():
@@ -149,16 +149,16 @@ def test_forgetting_a_part_is_said_so():
     elastic = swell.keras.Elastic(batch=4)
     with pytest.raises(LoopError, match=r"elastic\.optimizer"):
         elastic.data(x, y)
-    made = compiled(elastic)
+    network = compiled(elastic)
     with pytest.raises(LoopError, match=r"elastic\.data"):
-        made.fit(x, y, callbacks=[elastic], verbose=0)
+        network.fit(x, y, callbacks=[elastic], verbose=0)
     elastic.data(x, y)
     with pytest.raises(LoopError, match=r"elastic\.data"):
-        made.fit(x, y, callbacks=[elastic], verbose=0)
+        network.fit(x, y, callbacks=[elastic], verbose=0)
     with pytest.raises(ConfigError, match="batch_size"):
-        elastic.fit(made, x, y, batch_size=3)
+        elastic.fit(network, x, y, batch_size=3)
     with pytest.raises(ConfigError, match="Elastic"):
-        swell.keras.Elastic(batch=4).fit(made, x, y)
+        swell.keras.Elastic(batch=4).fit(network, x, y)
     with pytest.raises(LoopError, match="compile"):
         swell.keras.Elastic(batch=4).fit(model(), x, y)
 
@@ -171,9 +171,9 @@ def test_forgetting_a_part_is_said_so():
 def test_what_plain_fit_would_leave_unused_is_refused(unused):
     x, y = data(16)
     elastic = swell.keras.Elastic(batch=8)
-    made = compiled(elastic)
+    network = compiled(elastic)
     with pytest.raises(ConfigError, match=next(iter(unused))):
-        made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0, **unused)
+        network.fit(elastic.data(x, y), callbacks=[elastic], verbose=0, **unused)
 
 
 def test_class_weights_are_for_one_label_a_sample_and_no_other_weights():
@@ -202,7 +202,7 @@ def test_what_would_tear_a_global_batch_apart_is_refused():
     summed = keras.losses.SparseCategoricalCrossentropy(reduction="sum")
     for options, match in (({"loss": summed}, "reduction='sum'"), ({"steps_per_execution": 2}, "steps_per_execution")):
         elastic = swell.keras.Elastic(batch=8)
-        made = model()
-        made.compile(**{"optimizer": elastic.optimizer("sgd"), "loss": loss(), **options})
+        network = model()
+        network.compile(**{"optimizer": elastic.optimizer("sgd"), "loss": loss(), **options})
         with pytest.raises((ConfigError, ValueError), match=match):
-            made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+            network.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)

@@ -48,14 +48,14 @@ def test_a_wrapped_model_trains_the_exact_global_batch_given_positionally_and_as
 def test_ready_made_optimizers_average_and_count_real_updates():
     """Run:AI R4 and R5: a ``TypeError`` on Keras 3, and silently an update with every batch on Keras 2.15."""
     x, y = data(24)
-    made = model()
-    made.compile(optimizer=runai.ga.keras.optimizers.Adam(2, 0.01), loss=loss())
-    made.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    network = model()
+    network.compile(optimizer=runai.ga.keras.optimizers.Adam(2, 0.01), loss=loss())
+    network.fit(x, y, batch_size=4, shuffle=False, verbose=0)
     twin = model()
     twin.compile(optimizer=keras.optimizers.Adam(0.01), loss=loss())
     twin.fit(x, y, batch_size=8, shuffle=False, verbose=0)
-    assert difference(made.get_weights(), twin.get_weights()) < 2e-6
-    assert int(keras.ops.convert_to_numpy(made.optimizer.iterations)) == 3
+    assert difference(network.get_weights(), twin.get_weights()) < 2e-6
+    assert int(keras.ops.convert_to_numpy(network.optimizer.iterations)) == 3
     for name in ("SGD", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam"):
         assert type(getattr(runai.ga.keras.optimizers, name)(steps=3).inner).__name__ == name
 

@@ -1,4 +1,4 @@
-"""A saved model is a Keras model; a run that is cut off goes on mid-epoch, elsewhere, as if nothing had happened."""
+"""A saved model is a Keras model; a run that is cut off continues within its epoch, also on other devices."""
 
 # pyright: reportMissingImports=false, reportMissingModuleSource=false, reportAttributeAccessIssue=false
 from __future__ import annotations
@@ -39,11 +39,11 @@ def run(directory=None, cut=None, epochs=2):
     elastic = swell.keras.Elastic(
         batch=12, base=4, micro=8, rule=lambda scale: scale**0.5, directory=directory, save_every=1
     )
-    made = model()
-    made.compile(optimizer=elastic.optimizer(keras.optimizers.Adam(0.01)), loss=loss())
+    network = model()
+    network.compile(optimizer=elastic.optimizer(keras.optimizers.Adam(0.01)), loss=loss())
     callbacks = [elastic] if cut is None else [elastic, _Cut(cut)]
-    made.fit(elastic.data(x, y), epochs=epochs, callbacks=callbacks, verbose=0)
-    return made, elastic
+    network.fit(elastic.data(x, y), epochs=epochs, callbacks=callbacks, verbose=0)
+    return network, elastic
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -51,14 +51,14 @@ def run(directory=None, cut=None, epochs=2):
 def test_a_run_cut_off_in_the_middle_of_a_step_goes_on_elsewhere_as_if_nothing_had_happened(tmp_path, first):
     """On JAX from one device to four and back, on TensorFlow to two; torch spreads by processes, in the next test."""
     whole, undisturbed = run()
-    there, here = (several, contextlib.nullcontext) if first == "several" else (contextlib.nullcontext, several)
+    before, after = (several, contextlib.nullcontext) if first == "several" else (contextlib.nullcontext, several)
     if BACKEND == "torch":
-        there = here = contextlib.nullcontext
-    with there(), pytest.raises(KeyboardInterrupt):
+        before = after = contextlib.nullcontext
+    with before(), pytest.raises(KeyboardInterrupt):
         run(tmp_path, cut=7)  # at least 5 passes an epoch: in the middle of the second
-    with here():
-        made, elastic = run(tmp_path)
-        weights = made.get_weights()
+    with after():
+        network, elastic = run(tmp_path)
+        weights = network.get_weights()
     assert elastic.samples == undisturbed.samples == 56
     assert elastic.steps == undisturbed.steps
     assert elastic.progress == pytest.approx(undisturbed.progress)
@@ -71,10 +71,12 @@ def test_a_run_of_one_process_is_cut_off_and_goes_on_in_two(tmp_path):
     x, y = data(31)
     adam = keras.optimizers.Adam(0.01, clipnorm=0.2)
     elastic = swell.keras.Elastic(batch=15, micro=4, rule="constant", directory=tmp_path / "run", save_every=1)
-    made = model()
-    made.compile(optimizer=elastic.optimizer(adam), loss=loss())
+    network = model()
+    network.compile(optimizer=elastic.optimizer(adam), loss=loss())
     with pytest.raises(KeyboardInterrupt):
-        made.fit(elastic.data(x, y), epochs=2, callbacks=[elastic, _Cut(6)], verbose=0)  # in the second step of three
+        network.fit(
+            elastic.data(x, y), epochs=2, callbacks=[elastic, _Cut(6)], verbose=0
+        )  # in the second step of three
     assert elastic.samples == 15
     alone = train_whole(model(), keras.optimizers.Adam(0.01, clipnorm=0.2), x, y, 15, epochs=2)
     for weights, _ in run_two("torch_worker", tmp_path):
@@ -98,14 +100,14 @@ def test_a_checkpoint_of_the_first_format_is_continued(tmp_path):
     """It was written by the code that had that format, in the middle of the second epoch, on torch."""
     whole, undisturbed = run()
     shutil.copytree(Path(__file__).parent / "format_1", tmp_path, dirs_exist_ok=True)
-    made, elastic = run(tmp_path)
+    network, elastic = run(tmp_path)
     events = list(read_events(tmp_path / "events.jsonl"))
     assert [event.samples for event in events if event.kind == "run"] == [40]
     assert (elastic.samples, elastic.steps, elastic.global_batch) == (56, 6, 12)
     assert elastic.progress == pytest.approx(undisturbed.progress)
     assert elastic.noise is not None and undisturbed.noise is not None
     assert elastic.noise.observations == undisturbed.noise.observations
-    assert difference(made.get_weights(), whole.get_weights()) < 5e-6
+    assert difference(network.get_weights(), whole.get_weights()) < 5e-6
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
@@ -119,22 +121,22 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
 
 
 def test_a_saved_model_loads_with_its_optimizer_and_trains_on(tmp_path):
-    made, _ = run(epochs=1)
-    made.save(tmp_path / "model.keras")
+    network, _ = run(epochs=1)
+    network.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     x, y = data(28)
-    assert difference(loaded.get_weights(), made.get_weights()) == 0
+    assert difference(loaded.get_weights(), network.get_weights()) == 0
     assert type(loaded.optimizer.inner).__name__ == "Adam"
-    steps = [int(keras.ops.convert_to_numpy(m.optimizer.iterations)) for m in (made, loaded)]
+    steps = [int(keras.ops.convert_to_numpy(m.optimizer.iterations)) for m in (network, loaded)]
     assert steps[0] == steps[1] == 3
     loaded.fit(x, y, batch_size=28, verbose=0)
-    made.fit(x, y, batch_size=28, verbose=0)
-    assert difference(loaded.get_weights(), made.get_weights()) < 2e-6
+    network.fit(x, y, batch_size=28, verbose=0)
+    assert difference(loaded.get_weights(), network.get_weights()) < 2e-6
 
 
 def test_a_loaded_model_is_taken_up_by_a_new_elastic_with_its_optimizers_state(tmp_path):
-    made, _ = run(epochs=1)
-    made.save(tmp_path / "model.keras")
+    network, _ = run(epochs=1)
+    network.save(tmp_path / "model.keras")
     loaded, twin = (keras.saving.load_model(tmp_path / "model.keras") for _ in range(2))
     x, y = data(28)
     elastic = swell.keras.Elastic(batch=12, micro=8, rule="constant")

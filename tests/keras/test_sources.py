@@ -55,8 +55,8 @@ def test_a_torch_data_set_or_loader_gives_each_sample_once():
     import torch
 
     dataset = torch_data.TensorDataset(torch.tensor(X), torch.tensor(Y))
-    for given in (dataset, torch_data.DataLoader(dataset, batch_size=4, shuffle=True)):
-        source = as_source(given, shuffle=True, seed=0, length=None)
+    for dataset_or_loader in (dataset, torch_data.DataLoader(dataset, batch_size=4, shuffle=True)):
+        source = as_source(dataset_or_loader, shuffle=True, seed=0, length=None)
         assert sorted(every_sample(source)) == list(range(23))
 
 
@@ -92,10 +92,10 @@ def test_a_py_dataset_trains_like_the_arrays_inside_it():
     from tests.keras.toy import difference, loss, model
 
     weights = []
-    for given in ((x, y), (Batches(x, y, 3),)):
+    for arguments in ((x, y), (Batches(x, y, 3),)):
         elastic = swell.keras.Elastic(batch=8, rule="constant", statistics=False)
-        made = model()
-        made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
-        made.fit(elastic.data(*given, shuffle=False), callbacks=[elastic], verbose=0)
-        weights.append(made.get_weights())
+        network = model()
+        network.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
+        network.fit(elastic.data(*arguments, shuffle=False), callbacks=[elastic], verbose=0)
+        weights.append(network.get_weights())
     assert difference(*weights) == 0

@@ -19,11 +19,11 @@ def trained(x, y, *, adam):
     rate = 0.01 if adam else 0.1
     optimizer = keras.optimizers.Adam(rate) if adam else keras.optimizers.SGD(rate)
     elastic = swell.keras.Elastic(batch=12, base=4, micro=8, rule=_Still("preconditioned" if adam else "plain"))
-    made = model()
-    start = made.get_weights()
-    made.compile(optimizer=elastic.optimizer(optimizer), loss=loss())
-    made.fit(elastic.data(x, y), epochs=4, callbacks=[elastic], verbose=0)
-    return elastic, made, figures(start, x, y, batch=12, micro=8, epochs=4, base=4, rate=rate, adam=adam)
+    network = model()
+    start = network.get_weights()
+    network.compile(optimizer=elastic.optimizer(optimizer), loss=loss())
+    network.fit(elastic.data(x, y), epochs=4, callbacks=[elastic], verbose=0)
+    return elastic, network, figures(start, x, y, batch=12, micro=8, epochs=4, base=4, rate=rate, adam=adam)
 
 
 METRIC_IS_SMALLER, PLAIN_IS_SMALLER = 8, 3  # seeds of data, by the noise scale that plain PyTorch finds
@@ -32,9 +32,9 @@ METRIC_IS_SMALLER, PLAIN_IS_SMALLER = 8, 3  # seeds of data, by the noise scale 
 @pytest.mark.parametrize("adam", [False, True])
 def test_gain_and_noise_agree_with_plain_pytorch(adam):
     x, y = data(28, seed=METRIC_IS_SMALLER)
-    elastic, made, (weights, plain, metric) = trained(x, y, adam=adam)
+    elastic, network, (weights, plain, metric) = trained(x, y, adam=adam)
     expected = metric if adam else plain
-    assert difference(made.get_weights(), weights) < 1e-5
+    assert difference(network.get_weights(), weights) < 1e-5
     assert elastic.noise is not None and expected is not None
     assert elastic.noise.total.noise == pytest.approx(expected.noise, rel=1e-4)
     assert elastic.noise.total.signal == pytest.approx(expected.signal, rel=1e-4, abs=1e-4 * expected.noise / 12)
@@ -67,9 +67,9 @@ class _Still:
 def test_a_batch_of_one_pass_is_split_now_and_then_to_measure():
     x, y = data(24)
     elastic = swell.keras.Elastic(batch=8)
-    made = model()
-    made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
-    made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+    network = model()
+    network.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
+    network.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
     assert elastic.noise is not None
     assert elastic.noise.observations == sum(swell.Statistics().splits(step) for step in range(3)) == 2
 
@@ -77,19 +77,19 @@ def test_a_batch_of_one_pass_is_split_now_and_then_to_measure():
 def test_without_statistics_nothing_is_measured():
     x, y = data(24)
     elastic = swell.keras.Elastic(batch=12, micro=8, statistics=False)
-    made = model()
-    made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
-    made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+    network = model()
+    network.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
+    network.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
     assert elastic.noise is None
 
 
-@pytest.mark.parametrize("given", [5, swell.Statistics(every=5, warm_up=100)])
-def test_a_number_of_steps_means_what_it_means_for_a_job(given):
+@pytest.mark.parametrize("statistics", [5, swell.Statistics(every=5, warm_up=100)])
+def test_a_number_of_steps_means_what_it_means_for_a_job(statistics):
     x, y = data(1040)
-    elastic = swell.keras.Elastic(batch=8, micro=4, statistics=given)
-    made = model()
-    made.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
-    made.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
+    elastic = swell.keras.Elastic(batch=8, micro=4, statistics=statistics)
+    network = model()
+    network.compile(optimizer=elastic.optimizer("sgd"), loss=loss())
+    network.fit(elastic.data(x, y), callbacks=[elastic], verbose=0)
     assert elastic.noise is not None
     assert elastic.noise.observations == 100 + 6  # the warm-up, and steps 100, 105, ..., 125
 

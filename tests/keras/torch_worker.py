@@ -22,11 +22,11 @@ def main() -> None:
     from tests.keras.toy import data, loss, model
 
     x, y = data(31)
-    made = model(seed=1 + rank)  # rank 0's weights count
+    network = model(seed=1 + rank)  # rank 0's weights count
     elastic = swell.keras.Elastic(batch=15, micro=4, rule="constant", directory=directory / "run")
-    made.compile(optimizer=elastic.optimizer(keras.optimizers.Adam(0.01, clipnorm=0.2)), loss=loss())
-    made.fit(elastic.data(x, y), epochs=2, callbacks=[elastic], verbose=0)
-    np.savez(directory / f"{rank}.npz", *made.get_weights())
+    network.compile(optimizer=elastic.optimizer(keras.optimizers.Adam(0.01, clipnorm=0.2)), loss=loss())
+    network.fit(elastic.data(x, y), epochs=2, callbacks=[elastic], verbose=0)
+    np.savez(directory / f"{rank}.npz", *network.get_weights())
     dist.destroy_process_group()
 
 

@@ -23,24 +23,24 @@ def data(samples: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def model(seed: int = 1) -> keras.Model:
     """Weights from numpy, so that they are the same on every backend."""
     rng = np.random.default_rng(seed)
-    made = keras.Sequential(
+    network = keras.Sequential(
         [
             keras.Input((5,)),
             keras.layers.Dense(8, activation="tanh"),
             keras.layers.Dense(3, activation="softmax"),
         ]
     )
-    made.set_weights([rng.normal(size=w.shape) * 0.5 for w in made.weights])
-    return made
+    network.set_weights([rng.normal(size=w.shape) * 0.5 for w in network.weights])
+    return network
 
 
 def loss() -> keras.losses.Loss:
     return keras.losses.SparseCategoricalCrossentropy()
 
 
-def train_whole(made, optimizer, x, y, sizes, *, seed: int = 0, epochs: int = 1, callbacks=()) -> list[np.ndarray]:
+def train_whole(network, optimizer, x, y, sizes, *, seed: int = 0, epochs: int = 1, callbacks=()) -> list[np.ndarray]:
     """One update a batch, each batch whole: what swell must equal. ``sizes`` is one size or one for each step."""
-    made.compile(optimizer=optimizer, loss=loss())
+    network.compile(optimizer=optimizer, loss=loss())
     step = 0
     for epoch in range(epochs):
         order = Shuffled(len(x), seed=seed, epoch=epoch).indices(0, len(x))
@@ -48,9 +48,9 @@ def train_whole(made, optimizer, x, y, sizes, *, seed: int = 0, epochs: int = 1,
         while start < len(x):
             size = sizes if isinstance(sizes, int) else sizes[min(step, len(sizes) - 1)]
             rows = order[start : start + size]
-            made.train_on_batch(x[rows], y[rows])
+            network.train_on_batch(x[rows], y[rows])
             start, step = start + size, step + 1
-    return made.get_weights()
+    return network.get_weights()
 
 
 def difference(a, b) -> float:

@@ -80,7 +80,7 @@ class Pace:
             replicas=replicas * self.devices,
             nodes=nodes,
             noise=noise,
-            times=self.profile.latest,
+            times=self.latest_times,
             resized=self.resized,
             feasible=self._fits(self.batch, replicas),
             capacity=self._capacity or (),
@@ -89,6 +89,11 @@ class Pace:
             profile=self.profile.summaries(),
             **place,
         )
+
+    @property
+    def latest_times(self) -> StepTimes | None:
+        """The latest step time that the replicas have agreed on: that of the step before the latest."""
+        return self.profile.latest
 
     @property
     def settled(self) -> bool:

@@ -151,7 +151,7 @@ class Elastic(keras.callbacks.Callback):
                 "has one data set. Make a new Elastic for other data."
             )
         training.source = source
-        training.steps.is_training = False  # a fit that was cut off may not have said so
+        training.steps.is_training = False  # a fit that was cut off did not reset it
         return ElasticData(source, training.steps, self._optimizer, training.prepare)
 
     def fit(self, model: Any, x: Any, y: Any = None, **options: Any) -> Any:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from swell.core.moment_average import window_of
-from swell.core.protocols import Policy, Rule
+from swell.core.protocols import FinitePolicy, Policy, Rule
 from swell.core.types import NoiseEstimate, Observation, Plan, ScaleState
 from swell.errors import DataError
 from swell.integrations.keras.device_grid import DeviceGrid
 from swell.integrations.keras.noise_meter import NoiseMeter
-from swell.integrations.keras.pass_layout import num_passes, passes_of
+from swell.integrations.keras.pass_layout import Pass, num_passes, passes_of
 from swell.integrations.keras.run_counts import RunCounts
 from swell.integrations.keras.step import Step
 from swell.loop.statistics import Statistics
@@ -24,6 +24,8 @@ class StepPlanner:
     def __init__(self, policy: Policy, rule: Rule, *, statistics: Statistics | None, meter: NoiseMeter) -> None:
         self._policy, self._statistics, self._meter = policy, statistics, meter
         self._awaits_noise = follows_noise(policy)
+        self._can_finish = isinstance(policy, FinitePolicy)  # asked once, because this check is slow
+        self._cut: tuple[Plan, DeviceGrid, tuple[Pass, ...], int] | None = None  # the latest plan and its passes
         self.grid = DeviceGrid()
         self.iterations = 0  # updates that the optimizer had made before the run's first step
         self.total_samples: int | None = None
@@ -58,7 +60,7 @@ class StepPlanner:
         ledger, pace = counts.ledger, counts.pace
         while True:
             seen = counts.observe(processes=self.grid.processes, noise=self.noise, total_samples=self.total_samples)
-            self.finished = is_finished(self._policy, seen)
+            self.finished = self._can_finish and is_finished(self._policy, seen)
             if self.finished:
                 return None
             batch = pace.choose(seen)
@@ -75,9 +77,9 @@ class StepPlanner:
             ledger.next_epoch()
 
     def _planned(self, counts: RunCounts, batch: int, span: tuple[int, int], seen: Observation) -> Step:
-        pace, grid = counts.pace, self.grid
-        count = span[1] - span[0]
+        pace, count = counts.pace, span[1] - span[0]
         plan, measured, split = self._lay_out(counts, batch, count, seen.noise)
+        passes, number = self._passes(plan)
         moments, preconditioned = self._meter.moments()
         state = ScaleState(
             scale=count / pace.base,
@@ -98,8 +100,8 @@ class StepPlanner:
             batch=batch,
             layout=pace.layout,
             plan=plan,
-            passes=passes_of(plan.shares[grid.rank], devices=grid.devices),
-            num_passes=num_passes(plan, devices=grid.devices),
+            passes=passes,
+            num_passes=number,
             measured=measured,
             split=split,
             preconditioned=self._preconditioned and updates >= WARM_UP_STEPS,
@@ -120,11 +122,19 @@ class StepPlanner:
             return plan, False, False
         place = pace.step, batch / pace.base, self._meter.window
         awaited = self._awaits_noise and not (noise is not None and noise.sure)
-        if num_passes(plan, devices=grid.devices) > 1:
+        if self._passes(plan)[1] > 1:
             return plan, statistics.measures(*place, awaited=awaited), False
         # The rest of an epoch may be too small to be cut: batch normalisation refuses a single sample.
         split = count == batch and count >= 2 * grid.devices and statistics.splits(*place, awaited=awaited)
         return pace.lay_out(batch, count, replicas=grid.processes, split=split), split, split
+
+    def _passes(self, plan: Plan) -> tuple[tuple[Pass, ...], int]:
+        """This process's passes and the number of all; the plan is mostly the one of the step before."""
+        grid = self.grid
+        if self._cut is None or self._cut[0] is not plan or self._cut[1] != grid:
+            mine = passes_of(plan.shares[grid.rank], devices=grid.devices)
+            self._cut = plan, grid, mine, num_passes(plan, devices=grid.devices)
+        return self._cut[2:]
 
 
 def _add_power(power_sum: float | None, power: float, *, updates: int) -> float | None:
