@@ -309,7 +309,7 @@ class History:
         state = RunState(pace, seed=run.seed, run_dir=None, settings="the same")
         state.learners = [PathLearner(run.rule) for _ in range(run.learners)]  # type: ignore[misc]
         positions: Any = Positions()
-        state.training_data = TrainingData(positions, Ledger(run.samples, seed=run.seed), drop_last=False)
+        state.train_on(TrainingData(positions, Ledger(run.samples, seed=run.seed), drop_last=False))
         saving: Any = DiskSaving(state, peers, self.disk)
         reporter = Reporter(peers, lambda: Fanout([]))
         emit: Callable[[Event], None] = reporter.emit

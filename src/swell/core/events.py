@@ -180,8 +180,11 @@ def to_json(event: Event) -> str:
     >>> to_json(Warned(time=0.0, message="slow disk"))
     '{"event": "warning", "time": 0.0, "message": "slow disk"}'
     """
-    fields = {f.name: _plain(getattr(event, f.name)) for f in dataclasses.fields(event)}
-    return json.dumps({"event": event.kind, **fields}, allow_nan=False, default=str)
+    fields = {"event": event.kind, **vars(event)}
+    try:
+        return json.dumps(fields, allow_nan=False)
+    except (TypeError, ValueError):  # numbers that are not finite, or of numpy, torch or jax; values of other kinds
+        return json.dumps(_plain(fields), allow_nan=False, default=str)
 
 
 def from_json(line: str) -> Event:

@@ -40,7 +40,7 @@ class Ledger:
         self._length_of = length if callable(length) else lambda epoch: length
         self._seed = seed_number(seed)
         self._drop_last = drop_last
-        self._samples = 0
+        self.samples = 0
         self._begin(0)
 
     @property
@@ -49,29 +49,9 @@ class Ledger:
         return self._seed
 
     @property
-    def epoch(self) -> int:
-        """The current epoch, from 0."""
-        return self._epoch
-
-    @property
-    def length(self) -> int:
-        """Samples in this epoch, committed or not."""
-        return self._length
-
-    @property
-    def cursor(self) -> int:
-        """Samples committed in this epoch; also the position of the first one that is not."""
-        return self._cursor
-
-    @property
-    def samples(self) -> int:
-        """Samples committed over all epochs."""
-        return self._samples
-
-    @property
     def remaining(self) -> int:
         """Samples of this epoch that are not committed."""
-        return self._length - self._cursor
+        return self.length - self.cursor
 
     def next_span(self, global_batch: int) -> tuple[int, int] | None:
         """Positions ``start`` to ``stop`` of the next step, or ``None`` at the end of the epoch.
@@ -82,16 +62,16 @@ class Ledger:
         global_batch = whole_number(global_batch, name="global_batch")
         self._pending = None
         if self._drop_last and self.remaining < global_batch:
-            if self._cursor == 0:
+            if self.cursor == 0:
                 raise DataError(
-                    f"global_batch is {global_batch} with drop_last; expected at most {self._length}, the samples of "
-                    f"the epoch, or all are left out. Lower it to {self._length} or less, or set drop_last=False."
+                    f"global_batch is {global_batch} with drop_last; expected at most {self.length}, the samples of "
+                    f"the epoch, or all are left out. Lower it to {self.length} or less, or set drop_last=False."
                 )
             return None
         if self.remaining == 0:
             return None
-        self._pending = min(self._cursor + global_batch, self._length)
-        return self._cursor, self._pending
+        self._pending = min(self.cursor + global_batch, self.length)
+        return self.cursor, self._pending
 
     def commit(self, stop: int) -> None:
         """Count the latest span as done; call it together with the optimizer's step.
@@ -104,24 +84,24 @@ class Ledger:
             )
         if stop != self._pending:
             raise LoopError(
-                f"stop is {stop}; expected {self._pending}, the end of the span from {self._cursor}. Call "
+                f"stop is {stop}; expected {self._pending}, the end of the span from {self.cursor}. Call "
                 f"commit({self._pending}), or take another span with next_span() first."
             )
-        self._samples += self._pending - self._cursor
-        self._cursor, self._pending = self._pending, None
+        self.samples += self._pending - self.cursor
+        self.cursor, self._pending = self._pending, None
 
     def next_epoch(self) -> None:
         """Start the next epoch; the rest of this one is left unread."""
-        self._begin(self._epoch + 1)
+        self._begin(self.epoch + 1)
 
     def state_dict(self) -> dict[str, int]:
         """All that is needed to continue from the last commit, on any number of replicas: plain ints."""
         return {
             "seed": self._seed,
-            "epoch": self._epoch,
-            "cursor": self._cursor,
-            "samples": self._samples,
-            "length": self._length,
+            "epoch": self.epoch,
+            "cursor": self.cursor,
+            "samples": self.samples,
+            "length": self.length,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -154,12 +134,12 @@ class Ledger:
                 f"the checkpoint has {cursor} samples of epoch {epoch} committed and {samples} in all; expected at "
                 f"most the epoch's {length}, and in all no fewer than in one epoch. It is damaged: load an older one."
             )
-        self._epoch, self._length, self._cursor, self._samples, self._pending = epoch, length, cursor, samples, None
+        self.epoch, self.length, self.cursor, self.samples, self._pending = epoch, length, cursor, samples, None
 
     def _begin(self, epoch: int) -> None:
-        self._length = self._epoch_length(epoch)
-        self._epoch = epoch
-        self._cursor = 0
+        self.length = self._epoch_length(epoch)
+        self.epoch = epoch
+        self.cursor = 0
         self._pending: int | None = None
 
     def _epoch_length(self, epoch: int) -> int:

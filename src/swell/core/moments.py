@@ -83,8 +83,9 @@ def gain(scale: float, moments: Moments | None, *, base_batch: float) -> float:
     >>> gain(4.0, Moments(signal=-0.1, noise=32.0), base_batch=32)
     4.0
     """
-    _positive("scale", scale)
-    _positive("base_batch", base_batch)
+    if not (0 < scale < math.inf and 0 < base_batch < math.inf):
+        _positive("scale", scale)
+        _positive("base_batch", base_batch)
     if moments is None:
         return min(1.0, scale)
     if math.isnan(moments.signal) or math.isnan(moments.noise):

@@ -97,25 +97,22 @@ class Plan:
 
     global_batch: int
     shares: tuple[tuple[MicroBatch, ...], ...]
+    # Figures of the shares, which a job reads many times a step.
+    replicas: int = field(init=False, repr=False, compare=False)
+    accumulation: int = field(init=False, repr=False, compare=False)  # the most micro-batches that a replica computes
+    micro_batch: int = field(init=False, repr=False, compare=False)  # the largest, in samples
+    num_micro_batches: int = field(init=False, repr=False, compare=False)  # those with a weight above 0
 
-    @property
-    def replicas(self) -> int:
-        return len(self.shares)
-
-    @property
-    def accumulation(self) -> int:
-        """The largest number of micro-batches any replica computes."""
-        return max(len(share) for share in self.shares)
-
-    @property
-    def micro_batch(self) -> int:
-        """The largest micro-batch, in samples."""
-        return max(micro.size for share in self.shares for micro in share)
-
-    @property
-    def num_micro_batches(self) -> int:
-        """Micro-batches with a weight above 0."""
-        return sum(micro.weight > 0 for share in self.shares for micro in share)
+    def __post_init__(self) -> None:
+        micro_batches = [micro for share in self.shares for micro in share]
+        figures = {
+            "replicas": len(self.shares),
+            "accumulation": max(map(len, self.shares)),
+            "micro_batch": max([micro.size for micro in micro_batches]),
+            "num_micro_batches": sum([micro.weight > 0 for micro in micro_batches]),
+        }
+        for name, value in figures.items():
+            object.__setattr__(self, name, value)
 
     def share_sizes(self) -> tuple[int, ...]:
         """Samples of each replica in micro-batches with a weight above 0."""

@@ -172,8 +172,8 @@ class Engine:
         if not self._closed:
             self._end_early()
         self._closed = True
-        if self.state.training_data is not None:
-            self.state.training_data.close()
+        if self.state.has_data:
+            self.state.data.close()
         self.saving.close()
         self.reporter.close()
         self.peers.close()

@@ -179,7 +179,7 @@ class Job:
         seed and the epoch alone; ``weights`` draws with replacement, ``order`` or ``sampler`` give your own.
         """
         state, peers = self.engine.state, self.engine.peers
-        if state.training_data is not None:
+        if state.has_data:
             raise LoopError(
                 "this job already has a training loader; a second one would count its samples twice. Use "
                 "job.evaluation(...) for validation data, or a swell.Job of its own for another run."
@@ -199,7 +199,7 @@ class Job:
             text = f"{state.settings}\nlength {data.ledger.length}"
             remedy = "Give every replica the same arguments to swell.Job, and the same data set."
             agree_on_text(peers.collective, "the run's settings and data", text, remedy)
-        state.training_data = data
+        state.train_on(data)
         return self.engine.loader
 
     def evaluation(self, dataset: Any, *, batch_size: int | None = None, **loading: Any) -> Iterator[Any]:

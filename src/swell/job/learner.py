@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -209,25 +208,24 @@ class Learner:
         if clip is not None:
             parameters = [p for p in self.gradients.parameters if p.grad is not None]
             clip(parameters) if callable(clip) else nn.utils.clip_grad_norm_(parameters, clip)
-        with scaled(self.optimizer, factors, self._clock), self._stepping():
-            if self.scaler is None or not self.scaler.is_enabled():
-                self.optimizer.step(closure)  # type: ignore[arg-type]
-                self.gradients.preconditioner.stepped()
-                return True
-            self._watch.stepped = False
-            self.scaler.step(self._watch)
-            self.scaler.update()
-            if self._watch.stepped:
-                self.gradients.preconditioner.stepped()
-            return self._watch.stepped
-
-    @contextmanager
-    def _stepping(self) -> Iterator[None]:
         self.steps_now = True
         try:
-            yield
+            with scaled(self.optimizer, factors, self._clock):
+                return self._step(closure)
         finally:
             self.steps_now = False
+
+    def _step(self, closure: Callable[[], Any] | None) -> bool:
+        if self.scaler is None or not self.scaler.is_enabled():
+            self.optimizer.step(closure)  # type: ignore[arg-type]
+            self.gradients.preconditioner.stepped()
+            return True
+        self._watch.stepped = False
+        self.scaler.step(self._watch)
+        self.scaler.update()
+        if self._watch.stepped:
+            self.gradients.preconditioner.stepped()
+        return self._watch.stepped
 
     def clip_of_others(self, clip: float) -> Clip | None:
         """What other replicas clip by, for one whose loop had nothing to do in this step."""

@@ -9,7 +9,7 @@ from swell.core.counts import whole_number
 from swell.core.goodput import Outlook
 from swell.core.moment_average import window_of
 from swell.core.protocols import FinitePolicy
-from swell.core.types import Observation, Plan
+from swell.core.types import NoiseEstimate, Observation, Plan
 from swell.data.span import Span
 from swell.errors import ConfigError, DataError
 from swell.job.horizon import Horizon
@@ -135,10 +135,13 @@ class Planner:
         if statistics is None:
             return plan, False, False
         scale, window = batch / pace.base, self._state.learners[0].noise.window
+        observation = None if self._state.marks.stepped else self._observation  # of this step, where there is one
+        noise = self._state.noise if observation is None else observation.noise
+        awaited = self._awaits_noise and _is_unsure(noise)
         if plan.num_micro_batches > 1:
-            return plan, statistics.measures(pace.step, scale, window, awaited=self.awaits_noise), False
+            return plan, statistics.measures(pace.step, scale, window, awaited=awaited), False
         # What is left at the end of an epoch may be too little to cut: batch norm refuses a single sample.
-        split = count == batch and count > 1 and statistics.splits(pace.step, scale, window, awaited=self.awaits_noise)
+        split = count == batch and count > 1 and statistics.splits(pace.step, scale, window, awaited=awaited)
         return self._lay_out(batch, count, split=True) if split else plan, split, split
 
     def _lay_out(self, batch: int, count: int, *, split: bool = False) -> Plan:
@@ -147,10 +150,7 @@ class Planner:
     @property
     def awaits_noise(self) -> bool:
         """Whether the policy waits for a noise estimate that is sure."""
-        if not self._awaits_noise:
-            return False
-        noise = self._state.noise
-        return noise is None or not noise.sure
+        return self._awaits_noise and _is_unsure(self._state.noise)
 
     def set_window(self) -> None:
         """Average figures over a part of the run that suits its length."""
@@ -189,3 +189,7 @@ class Planner:
             raise ConfigError(f"replicas is {replicas!r}; expected a number. Give one, or several, as [1, 2, 4].")
         sizes = [whole_number(count, name="replicas") for count in counts]
         return predicted_outlook(self._state.pace.policy, self.observe(), sizes)
+
+
+def _is_unsure(noise: NoiseEstimate | None) -> bool:
+    return noise is None or not noise.sure

@@ -57,7 +57,7 @@ class Recovery:
 
         Not where the world may change, because replicas that join it begin with a step.
         """
-        if self._state.training_data is not None and self._state.learners and not self._peers.elastic:
+        if self._state.has_data and self._state.learners and not self._peers.elastic:
             self.join()
 
     def _announce_sizes(self) -> None:

@@ -173,10 +173,10 @@ class Rehearsal:
 
     def _after_layout(self, state: RunState, peers: Peers, measured: int) -> Ended | None:
         """Rounds go on until all times and the noise are sure, or the time is over; there is at least one."""
-        layouts, turn = self._wanted.layouts, self._wanted.turn
-        timed = job._pace.latest_times  # the step before the latest, whose time the replicas have just agreed upon
-        if timed is not None and timed is not self._taken:
-            self._taken = timed
+        layouts, turn = self._order.layouts, self._order.turn
+        times = state.pace.latest_times  # of the step before the latest, on which the replicas have just agreed
+        if times is not None and times is not self._latest:
+            self._latest = times
             number, place = divmod(measured - 2, turn)
             if number >= 0 and place >= WARM_UP:
                 self._times.add(times, batch=layouts[number % len(layouts)][0], turn=number)

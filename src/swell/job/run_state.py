@@ -58,6 +58,9 @@ class Marks:
 class RunState:
     """What a checkpoint holds and a newcomer receives; any number of replicas can continue from it."""
 
+    data: TrainingData  # these two are there once ``train_on`` was called
+    ledger: Ledger
+
     def __init__(self, pace: Pace, *, seed: int, run_dir: Path | None, settings: str) -> None:
         self.pace, self.seed, self.run_dir = pace, seed, run_dir
         self.settings = settings  # in lines that two replicas can compare
@@ -65,19 +68,20 @@ class RunState:
         self.marks = Marks()
         self.learners: list[Learner] = []
         self.registered: dict[str, Stateful] = {}
-        self.training_data: TrainingData | None = None
+
+    def train_on(self, data: TrainingData) -> None:
+        """Take the training data in, and the ledger that counts what was committed of it."""
+        self.data, self.ledger = data, data.ledger
 
     @property
-    def data(self) -> TrainingData:
-        """The training data; an error where the job has none yet."""
-        if self.training_data is None:
+    def has_data(self) -> bool:
+        """Whether the job has training data yet."""
+        return "data" in vars(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("data", "ledger"):
             raise LoopError("the job has no training data yet. Call job.loader(dataset) before the loop.")
-        return self.training_data
-
-    @property
-    def ledger(self) -> Ledger:
-        """What was committed of the training data."""
-        return self.data.ledger
+        raise AttributeError(f"a run's state has no {name!r}")
 
     @property
     def steps(self) -> int:
@@ -87,7 +91,7 @@ class RunState:
     @property
     def samples(self) -> int:
         """Samples committed, over all epochs."""
-        return 0 if self.training_data is None else self.training_data.ledger.samples
+        return self.ledger.samples if self.has_data else 0
 
     @property
     def noise(self) -> NoiseEstimate | None:

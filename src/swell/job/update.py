@@ -124,7 +124,7 @@ class Updater:
         )
         learner.read(figures, scale, preconditioned=preconditioned, reading=reading, pair=pair)
         groups, total = learner.states(scale=position.scale, progress=position.progress, samples=position.samples)
-        factors = tuple(learner.rule.factors(state) for state in groups)
+        factors = tuple([learner.rule.factors(state) for state in groups])
         if not frozen and not learner.update(factors, clip, closure):
             return Outcome(stepped=False, reason="the gradient scaler found an overflow")
         for original, summed in zip(originals, buffers, strict=True):

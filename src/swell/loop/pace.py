@@ -91,11 +91,6 @@ class Pace:
         )
 
     @property
-    def latest_times(self) -> StepTimes | None:
-        """The latest step time that the replicas have agreed on: that of the step before the latest."""
-        return self.profile.latest
-
-    @property
     def settled(self) -> bool:
         """Whether the policy can only choose the batch of the step before."""
         return self._fixed is not None and self.batch == self._fixed.size
