@@ -33,7 +33,6 @@ from swell.job.memory import Memory
 from swell.job.peers import Peers
 from swell.job.planner import Planner
 from swell.job.recovery import Recovery
-from swell.job.reporter import Reporter
 from swell.job.rollback import Rollback
 from swell.job.run_state import RunState
 from swell.job.steps import Steps
@@ -46,6 +45,7 @@ from swell.rules import as_rule
 from swell.runtime.faults import Faults
 from swell.supervisor.notice import Notice
 from swell.telemetry import Fanout
+from swell.telemetry.reporter import Reporter
 from tests.guarantees.stage import Actor, Disk, Generation, Stage, StageWorld
 
 EPOCHS = 2
@@ -311,7 +311,7 @@ class History:
         positions: Any = Positions()
         state.train_on(TrainingData(positions, Ledger(run.samples, seed=run.seed), drop_last=False))
         saving: Any = DiskSaving(state, peers, self.disk)
-        reporter = Reporter(peers, lambda: Fanout([]))
+        reporter = Reporter(lambda: Fanout([]), is_first=lambda: peers.is_first)
         emit: Callable[[Event], None] = reporter.emit
         horizon, hooks = Horizon(), Hooks()
         planner = Planner(state, peers, horizon, None)

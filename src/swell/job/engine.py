@@ -23,7 +23,6 @@ from swell.job.peers import Peers
 from swell.job.planner import Planner
 from swell.job.recovery import Recovery
 from swell.job.rehearsal import NoRehearsal, Rehearsal
-from swell.job.reporter import Reporter
 from swell.job.rollback import Rollback
 from swell.job.run_state import RunState
 from swell.job.saving import Saving
@@ -34,6 +33,7 @@ from swell.loop.statistics import Statistics
 from swell.policies.decision import lays_out
 from swell.supervisor.notice import EXIT_RESUME
 from swell.telemetry import EventLog, Fanout, open_sinks
+from swell.telemetry.reporter import Reporter
 
 
 class Engine:
@@ -57,7 +57,7 @@ class Engine:
     ) -> None:
         self.state, self.peers, self.rehearsal = state, peers, rehearsal
         self.hooks = Hooks()
-        self.reporter = Reporter(peers, sinks)
+        self.reporter = Reporter(sinks, is_first=lambda: peers.is_first)
         emit = self.reporter.emit
         self.horizon = Horizon()
         self.planner = Planner(state, peers, self.horizon, statistics)

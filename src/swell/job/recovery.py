@@ -12,11 +12,11 @@ from swell.core.events import Resized
 from swell.core.protocols import Collective
 from swell.errors import WorldError
 from swell.job.peers import Peers
-from swell.job.reporter import Reporter
 from swell.job.run_state import RunState
 from swell.job.saving import Saving
 from swell.job.vote import agree_on_text, meet
 from swell.runtime.collective import TorchCollective
+from swell.telemetry.reporter import Reporter
 
 Result = TypeVar("Result")
 
@@ -91,7 +91,7 @@ class Recovery:
                 self._saving.restore_rng(None)
             elif own < places[source]:
                 state.catch_up(ahead["state"])
-                self._reporter.take_over(ahead["latest"])
+                self._reporter.remember(ahead["latest"])
         state.pace.enter_world()
 
     def _place(self) -> int:
