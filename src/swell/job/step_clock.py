@@ -1,7 +1,7 @@
-"""What a step takes: by the host's clock, and on CUDA by the device's.
+"""How long a step takes: by the host's clock, and on CUDA by the device's.
 
-There the host only hands work out and may be a step ahead, or catch up after one that was slow to hand out: its clock
-says what one step takes on average, and not which.
+On CUDA the host only queues work and may be a step ahead, or catch up after a step that was slow to queue. Its clock is
+right on average and wrong for a single step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 
 class Duration:
-    """The time from one moment to another; asking for it waits until the device has come that far."""
+    """The time between two moments; reading it waits until the device has reached the second."""
 
     def __init__(self, began: Any, ended: Any) -> None:
         self._moments = began, ended
@@ -35,7 +35,7 @@ class Duration:
 
 
 class StepClock:
-    """Started when a step is laid out, stopped when it is committed; what the user does between steps is not in it."""
+    """Runs from the choice of a step to its commit; what the user does between steps is not counted."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
