@@ -52,7 +52,7 @@ def test_any_history_gives_the_results_of_a_twin_that_keeps_every_value(history:
         elif event == "drop":
             metrics.drop()
             twin.drop()
-        elif event == "save":  # a checkpoint holds what was committed, and nothing of the step under way
+        elif event == "save":  # a checkpoint holds what was committed, and nothing of the step in progress
             saved, metrics = metrics.state_dict(), Metrics()
             metrics.load_state_dict(saved)
             twin = KeptMetrics(committed=twin.committed)
@@ -62,8 +62,8 @@ def test_any_history_gives_the_results_of_a_twin_that_keeps_every_value(history:
             metrics.drop()
             metrics.put_back(aside)
         else:
-            found = metrics.results(reset=event == "read")
-            assert found == pytest.approx(twin.results(reset=event == "read"))
+            results = metrics.results(reset=event == "read")
+            assert results == pytest.approx(twin.results(reset=event == "read"))
 
 
 def test_a_step_that_is_done_again_counts_once() -> None:
@@ -215,7 +215,7 @@ def test_alone_an_exchange_is_a_commit(added: list[Entry]) -> None:
 
 
 def entries_of(rank: int, *, alike: bool) -> list[Entry]:
-    """What one replica adds; the last has nothing, and names of its own are nobody else's, unless all are alike."""
+    """What one replica adds; unless all are alike, the first adds nothing and each other has a name of its own too."""
     common: list[Entry] = [("loss", 1.0 + rank, 2.0 + rank), ("loss", -3.0, 1.0), ("samples", 10.0 * rank, None)]
     if alike:
         return common
@@ -245,8 +245,8 @@ def count_together(collective: Any, alike: bool) -> dict[str, Any]:
 @pytest.mark.parametrize("alike", [True, False])
 def test_every_replica_reads_the_sums_of_all_whatever_names_each_has(world: int, alike: bool) -> None:
     everything = over([entry for rank in range(world) for entry in entries_of(rank, alike=alike)])
-    for seen in run_workers(world, count_together, alike):
-        assert seen["first"] == pytest.approx(everything)
-        assert seen["late"] == pytest.approx(everything)
-        assert seen["waiting"] == ["pending"]  # of the step under way: left alone
-        assert seen["dropped"] == {}
+    for replica in run_workers(world, count_together, alike):
+        assert replica["first"] == pytest.approx(everything)
+        assert replica["late"] == pytest.approx(everything)
+        assert replica["waiting"] == ["pending"]  # of the step in progress: left alone
+        assert replica["dropped"] == {}
