@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from types import FrameType
 
 import pytest
 import torch
@@ -235,6 +237,35 @@ def test_the_whole_gradients_norm_is_that_of_what_lies_in_grad() -> None:
         parameter.grad = gradient
     expected = [slow.squared_norm(gradients[:1]), slow.squared_norm(gradients[1:])]
     assert sums.whole_squares().tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def calls_of_a_step(num_parameters: int, *, measure: bool) -> int:
+    """How many Python functions of swell run in a step of two micro-batches."""
+    parameters = [nn.Parameter(torch.ones(2)) for _ in range(num_parameters)]
+    sums, calls = GradientSum(torch.optim.SGD(parameters, lr=0.1)), 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call" and "swell" in frame.f_globals.get("__name__", "")
+
+    sys.setprofile(count)
+    try:
+        for _ in range(2):
+            for parameter in parameters:
+                parameter.grad = torch.ones(2)
+            sums.take(multiplier=0.5, measure=measure, preconditioned=False)
+        sums.tensors_to_sum(sums.codes())
+        sums.release(sums.codes())
+        sums.whole_squares()
+        sums.clear()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("measure", [False, True])
+def test_a_step_makes_as_many_python_calls_for_many_parameters_as_for_few(measure: bool) -> None:
+    assert calls_of_a_step(100, measure=measure) == calls_of_a_step(2, measure=measure) < 60
 
 
 def test_an_optimizer_whose_parameters_are_all_frozen_has_an_empty_sum() -> None:

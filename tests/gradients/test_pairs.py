@@ -98,6 +98,14 @@ def test_each_gradient_is_in_one_pair_only() -> None:
     assert compared == [False, True] * 3
 
 
+def test_a_second_step_that_is_done_again_is_not_compared_again() -> None:
+    parameters, pairs = make()
+    for step, samples, completes in ((0, 0, False), (1, 8, True), (1, 8, False)):
+        hand_over(parameters, gradients_of(["dense"] * 3, step))
+        figures = pairs.see(step=step, samples=samples, batch=8, preconditioned=False)
+        assert (figures is not None) == completes
+
+
 def test_a_pair_is_broken_off_when_its_first_gradient_is_forgotten_or_parameters_are_added() -> None:
     parameters = [nn.Parameter(torch.zeros(4, 2, dtype=torch.float64)) for _ in range(3)]
     optimizer = torch.optim.SGD(parameters, lr=0.1)

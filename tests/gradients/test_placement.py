@@ -52,5 +52,5 @@ def look_at_pieces(collective: Any, shape: tuple[int, ...]) -> dict[str, Any]:
 def test_replicas_hold_pieces_of_a_sharded_tensor_and_hsdp_holds_each_several_times(
     shape: tuple[int, ...], pieces: list[list[float]], count: int
 ) -> None:
-    for piece, seen in zip(pieces, run_workers(len(pieces), look_at_pieces, shape), strict=True):
-        assert seen == {"sharded": True, "piece": piece, "whole": [10, 11, 12, 13], "copies": count}
+    for piece, view in zip(pieces, run_workers(len(pieces), look_at_pieces, shape), strict=True):
+        assert view == {"sharded": True, "piece": piece, "whole": [10, 11, 12, 13], "copies": count}

@@ -25,7 +25,7 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
 
 
 def make(name: str = "Adam", *, sizes: tuple[int, ...] = (3, 5), steps: int = WARM_UP_STEPS) -> Any:
-    """Parameters in a group each, their optimizer after some steps, and the preconditioner that was told of them."""
+    """Parameters in a group each, their optimizer after some steps, and its preconditioner."""
     torch.manual_seed(1)
     parameters = [nn.Parameter(torch.randn(size, dtype=torch.float64)) for size in sizes]
     optimizer = OPTIMIZERS[name]([{"params": [p], "weight_decay": 0.0} for p in parameters])

@@ -117,12 +117,12 @@ def squares(gradients: list[Tensor]) -> list[float]:
 def test_sums_and_squares_of_a_sharded_model_are_those_of_all_replicas_together(world: int) -> None:
     expected = measure_alone(world)
     for replica in run_workers(world, measure):
-        for seen, twin in zip(replica, expected, strict=True):
-            torch.testing.assert_close(seen["gradients"], twin["gradients"])
-            for figure, other in zip(seen["figures"], twin["figures"], strict=True):
+        for step, twin in zip(replica, expected, strict=True):
+            torch.testing.assert_close(step["gradients"], twin["gradients"])
+            for figure, other in zip(step["figures"], twin["figures"], strict=True):
                 assert figure == pytest.approx(other, rel=1e-5)
-            assert seen["whole"] == 0  # nothing is left to be exchanged
-            assert seen["replicated"] == [0, 0]
+            assert step["whole"] == 0  # nothing is left to be exchanged
+            assert step["replicated"] == [0, 0]
 
 
 def test_an_ordinary_model_has_no_sharded_modules() -> None:

@@ -20,7 +20,7 @@ gains = st.lists(st.floats(0.05, 9.0), max_size=30)
 
 
 class Counter:
-    """A scheduler that only counts; one of the user's own, which tells nothing of itself."""
+    """A scheduler that only counts; one of the user's own, which says nothing about itself."""
 
     def __init__(self) -> None:
         self.steps = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swell.errors import ConfigError
@@ -22,9 +22,9 @@ WORLDS = [2, 3]
 sums = st.tuples(st.sampled_from(["samples", "tokens"]), st.integers(-9, 9), st.none())
 means = st.tuples(st.sampled_from(["loss", "score"]), st.integers(-9, 9), st.integers(0, 5))
 entries: Any = sums | means
-events = st.one_of(
-    st.tuples(st.just("add"), entries),
-    st.tuples(st.sampled_from(["begin", "commit", "drop", "read", "peek", "save", "aside"]), st.none()),
+additions = st.tuples(st.just("add"), entries)
+events = additions | st.tuples(
+    st.sampled_from(["begin", "commit", "commit", "drop", "read", "peek", "save", "aside"]), st.none()
 )
 
 
@@ -36,7 +36,7 @@ def add(metrics: Metrics, entry: Entry) -> None:
         metrics.mean(name, value, weight=weight)
 
 
-@given(history=st.lists(events, max_size=40))
+@given(history=st.lists(events, min_size=5, max_size=40))
 def test_any_history_gives_the_results_of_a_twin_that_keeps_every_value(history: list[tuple[str, Any]]) -> None:
     metrics, twin = Metrics(), KeptMetrics()
     for event, entry in history:
@@ -52,7 +52,7 @@ def test_any_history_gives_the_results_of_a_twin_that_keeps_every_value(history:
         elif event == "drop":
             metrics.drop()
             twin.drop()
-        elif event == "save":  # a checkpoint holds what was committed, and nothing of the step under way
+        elif event == "save":  # a checkpoint holds what was committed, and nothing of the step in progress
             saved, metrics = metrics.state_dict(), Metrics()
             metrics.load_state_dict(saved)
             twin = KeptMetrics(committed=twin.committed)
@@ -62,8 +62,11 @@ def test_any_history_gives_the_results_of_a_twin_that_keeps_every_value(history:
             metrics.drop()
             metrics.put_back(aside)
         else:
-            found = metrics.results(reset=event == "read")
-            assert found == pytest.approx(twin.results(reset=event == "read"))
+            results = metrics.results(reset=event == "read")
+            assert results == pytest.approx(twin.results(reset=event == "read"))
+    metrics.commit()
+    twin.commit()
+    assert metrics.results() == pytest.approx(twin.results(reset=True))
 
 
 def test_a_step_that_is_done_again_counts_once() -> None:
@@ -190,10 +193,13 @@ def test_what_cannot_be_counted_is_refused_by_name_and_adds_nothing(call: Any, f
     assert metrics.names() == []
 
 
-names = st.lists(st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), min_size=1), unique=True)
+letters = st.sampled_from("ab\0") | st.characters(exclude_characters="\n", exclude_categories=["Cs"])
+names = st.lists(st.text(letters, min_size=1, max_size=3), unique=True, max_size=3)
 
 
 @given(one=names, other=names)
+@example(one=["ab"], other=["a", "b"])
+@example(one=[], other=["\0"])
 def test_replicas_have_one_layout_exactly_where_they_have_the_same_names(one: list[str], other: list[str]) -> None:
     layouts = []
     for each in (one, other):
@@ -215,7 +221,7 @@ def test_alone_an_exchange_is_a_commit(added: list[Entry]) -> None:
 
 
 def entries_of(rank: int, *, alike: bool) -> list[Entry]:
-    """What one replica adds; the last has nothing, and names of its own are nobody else's, unless all are alike."""
+    """What one replica adds; unless all are alike, the first adds nothing and each other has a name of its own too."""
     common: list[Entry] = [("loss", 1.0 + rank, 2.0 + rank), ("loss", -3.0, 1.0), ("samples", 10.0 * rank, None)]
     if alike:
         return common
@@ -245,8 +251,8 @@ def count_together(collective: Any, alike: bool) -> dict[str, Any]:
 @pytest.mark.parametrize("alike", [True, False])
 def test_every_replica_reads_the_sums_of_all_whatever_names_each_has(world: int, alike: bool) -> None:
     everything = over([entry for rank in range(world) for entry in entries_of(rank, alike=alike)])
-    for seen in run_workers(world, count_together, alike):
-        assert seen["first"] == pytest.approx(everything)
-        assert seen["late"] == pytest.approx(everything)
-        assert seen["waiting"] == ["pending"]  # of the step under way: left alone
-        assert seen["dropped"] == {}
+    for replica in run_workers(world, count_together, alike):
+        assert replica["first"] == pytest.approx(everything)
+        assert replica["late"] == pytest.approx(everything)
+        assert replica["waiting"] == ["pending"]  # of the step in progress: left alone
+        assert replica["dropped"] == {}

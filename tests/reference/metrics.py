@@ -1,4 +1,4 @@
-"""The slow, obvious twin of the metrics: keep every value that was ever added, and work results out from the list."""
+"""The slow, obvious twin of the metrics: keep every value that was added, and work results out from the list."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Entry = tuple[str, float, float | None]  # name, value, weight; no weight in a p
 
 @dataclass
 class KeptMetrics:
-    """Lists of what was added: in the step under way, after the latest one, and in committed steps."""
+    """Lists of what was added: in the step in progress, after the latest one, and in committed steps."""
 
     pending: list[Entry] = field(default_factory=list)
     late: list[Entry] = field(default_factory=list)
