@@ -116,7 +116,7 @@ def test_settings_that_mean_nothing_are_refused_by_name(settings: dict[str, Any]
 
 
 def test_statistics_may_be_given_as_a_switch_a_number_or_in_full() -> None:
-    settings = Statistics(every=3)
+    settings = Statistics(every=3, budget=None)
     assert as_statistics(True) == Statistics()
     assert as_statistics(False) is None
     assert as_statistics(3) == settings and as_statistics(settings) is settings

@@ -55,7 +55,7 @@ def run_on(seed: int, kind: str, **changes) -> SimulatedRun:
     growth = 10 ** random.uniform(0.5, 2)
     replicas = int(random.choice([1, 1, 2, 4, 8]))
     given = {
-        "policy": Goodput(128, max=4096, slack=0),
+        "policy": Goodput(128, max=4096, slack=0, price=None),
         "law": machine(seed, kind),
         "noise": lambda samples: first * growth ** (samples / 400_000),
         "replicas": replicas,

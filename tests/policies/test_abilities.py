@@ -204,11 +204,11 @@ def test_adaptdls_autoscaling_has_every_ability_of_goodput(accumulation: bool) -
 
 def test_with_accumulation_adaptdls_autoscaling_is_goodput() -> None:
     policy = autoscale(64, max_batch=512, bounds=(16, 128), accumulation=True)
-    assert policy == Goodput(64, max=512, micro=(16, 128))
+    assert policy == Goodput(64, max=512, micro=(16, 128), slack=0.08, prefer="steps", price=None)
 
 
 def test_without_accumulation_every_replica_computes_its_share_in_one_pass() -> None:
-    policy = OnePass(Goodput(64, max=4096, micro=(4, 64), slack=0))
+    policy = OnePass(Goodput(64, max=4096, micro=(4, 64), slack=0, price=None))
     for replicas in (2, 3, 4):
         profile = tuple(dataclasses.replace(point, replicas=replicas) for point in PROFILE)
         here = seen(noise=estimate(1e6), profile=profile, replicas=replicas, resized=True, epoch_size=None)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from swell.core.events import BatchChanged, from_json, to_json
+from swell.core.moments import efficiency
 from swell.core.types import Layout, StepSummary
 from swell.errors import ConfigError, PlanError
 from swell.policies import Goodput, observation_from_dict, observation_to_dict, replay
@@ -41,7 +42,7 @@ def got_and_could(run: SimulatedRun, until: int, low: int = 1, high: int = 4096)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(4))
 def test_after_its_warm_up_goodput_is_within_five_percent_of_the_best_there_is(seed, kind, micro):
-    run = run_on(seed, kind, policy=Goodput(128, max=4096, micro=micro, slack=0))
+    run = run_on(seed, kind, policy=Goodput(128, max=4096, micro=micro, slack=0, price=None))
     run.until(40_000)
     assert got_and_could(run, 400_000, *((1, 4096) if micro == "auto" else micro)) > 0.95
 
@@ -53,7 +54,7 @@ def test_all_its_trials_cost_little_of_the_whole_run(kind):
 
 def test_on_a_machine_that_large_batches_use_better_it_moves_on_within_two_percent_of_the_run():
     run = SimulatedRun(
-        policy=Goodput(128, max=4096, slack=0),
+        policy=Goodput(128, max=4096, slack=0, price=None),
         law=on_an_h200,
         noise=lambda samples: 400 + samples / 500,
         total_samples=750_000,
@@ -96,7 +97,7 @@ def test_larger_micro_batches_are_tried_by_doubling_never_by_a_leap():
 
 
 def test_a_change_of_the_world_is_answered_at_once_and_learnt_from():
-    run = run_on(4, "linear", replicas=1, nodes=1, policy=Goodput(128, max=4096, micro=(8, 512)))
+    run = run_on(4, "linear", replicas=1, nodes=1, policy=Goodput(128, max=4096, micro=(8, 512), slack=0, price=None))
     run.until(100_000)
     for replicas, nodes, until in ((8, 1, 200_000), (3, 1, 300_000), (4, 2, 400_000)):
         run.resize(replicas, nodes)
@@ -130,17 +131,44 @@ def test_a_higher_hysteresis_changes_less_often():
     assert changes(0.5) <= changes(0.05) <= changes(0.0)
 
 
-def test_with_more_slack_the_batch_is_larger_and_steps_are_fewer():
-    def steps(slack: float) -> int:
-        run = run_on(7, "kneed", policy=Goodput(128, max=4096, slack=slack, explore=0))
-        run.until(200_000)
-        return run.step
+@pytest.mark.parametrize(("prefer", "figure"), [("samples", "samples"), ("steps", "step")])
+def test_more_slack_saves_what_is_preferred(prefer, figure):
+    def spent(slack: float) -> float:
+        policy = Goodput(128, max=4096, slack=slack, prefer=prefer, price=None)
+        run = SimulatedRun(policy=policy, law=on_an_h200, noise=lambda samples: 2000.0, total_samples=400_000)
+        while run.useful < 150_000:
+            run.one_step()
+        return getattr(run, figure)
 
-    assert steps(0.2) < steps(0.05) < steps(0.0)
+    assert spent(0.2) < spent(0.0)
+
+
+@pytest.mark.parametrize("price", [1.2, 1.5, 3.0])
+def test_no_batch_is_chosen_at_which_a_sample_is_worth_less_than_its_price(price):
+    policy = Goodput(128, max=4096, slack=0, price=price)
+    run = SimulatedRun(policy=policy, law=on_an_h200, noise=lambda samples: 2000.0, total_samples=400_000)
+    run.until(400_000)
+    dear = [efficiency(layout.global_batch, base_batch=128, noise_scale=2000.0) for layout in run.chosen[-200:]]
+    assert min(dear) > 0.85 / price  # the estimate is noisy, and a batch is left once it is clearly too dear
+
+
+def test_a_batch_that_became_too_dear_is_left():
+    policy = Goodput(128, max=4096, slack=0, price=1.5)
+    loud = SimulatedRun(
+        policy=policy,
+        law=on_an_h200,
+        noise=lambda samples: 8000.0 if samples < 200_000 else 100.0,
+        total_samples=400_000,
+    )
+    loud.until(200_000)
+    limit = 1.25 * (1.5 * (100 + 128) - 100)
+    assert loud.batch > limit
+    loud.until(400_000)
+    assert loud.batch <= limit
 
 
 def test_a_settled_choice_gives_up_no_more_than_the_slack_of_what_is_predicted():
-    run = run_on(11, "kneed", policy=Goodput(128, max=4096, slack=0.05, explore=0))
+    run = run_on(11, "kneed", policy=Goodput(128, max=4096, slack=0.05, price=None, explore=0))
     run.until(400_000)
     for observation in run.seen[len(run.seen) // 2 :]:
         why = run.policy.explain(observation)
@@ -150,7 +178,12 @@ def test_a_settled_choice_gives_up_no_more_than_the_slack_of_what_is_predicted()
 
 def test_what_stands_is_not_left_for_fewer_steps_where_that_costs_more_than_the_slack():
     run = run_on(
-        11, "kneed", replicas=1, nodes=1, noise=lambda samples: 8000.0, policy=Goodput(128, max=4096, explore=0)
+        11,
+        "kneed",
+        replicas=1,
+        nodes=1,
+        noise=lambda samples: 8000.0,
+        policy=Goodput(128, max=4096, slack=0.08, prefer="steps", price=None, explore=0),
     )
     run.until(100_000)
     last, here, left = run.seen[-1], 4 * 128 + 8, 0  # a size that is not among the candidates
@@ -311,6 +344,8 @@ def test_a_noise_scale_that_is_no_number_is_not_acted_upon():
         {"base": 64, "max": 128, "hysteresis": -0.1},
         {"base": 64, "max": 128, "explore": 2.0},
         {"base": 64, "max": 128, "slack": -0.1},
+        {"base": 64, "max": 128, "prefer": "time"},
+        {"base": 64, "max": 128, "price": 0.9},
         {"base": 64, "max": 128, "dwell": -1},
         {"base": 64.0, "max": 128},
     ],
@@ -319,3 +354,20 @@ def test_a_noise_scale_that_is_no_number_is_not_acted_upon():
 def test_settings_that_cannot_be_are_refused(arguments):
     with pytest.raises(ConfigError):
         Goodput(**arguments)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.5])
+@pytest.mark.parametrize("price", [1.2, 1.5])
+def test_the_price_is_counted_by_the_law_of_the_rule(price, power):
+    fast = tuple(
+        StepSummary(replicas=1, nodes=1, micro_batch=micro, accumulation=1, step_s=0.01, count=100)
+        for micro in (128, 256, 512, 1024, 2048, 4096)
+    )
+    observation = seen(
+        noise=estimate(256.0), profile=fast, batch=128, micro_batch=128, base_batch=128, samples=10**6, batch_since=0,
+        replicas=1, epoch_size=None, total_samples=10**7, worth_power=power,
+    )  # fmt: skip
+    batch = Goodput(128, max=4096, slack=0, price=price, explore=0).batch(observation)
+    worth = efficiency(batch, base_batch=128, noise_scale=256.0, power=power)
+    assert batch > 128
+    assert 1 / price <= worth < 1.35 / price  # a step takes the same time at any batch: as large as the price allows

@@ -32,7 +32,7 @@ def test_without_max_the_sizes_for_one_replica_bound_the_batch_in_every_world(po
 
 
 def test_without_max_the_batch_follows_the_world():
-    policy = Goodput(128, micro=(8, 256), explore=0)
+    policy = Goodput(128, micro=(8, 256), explore=0, slack=0.08, prefer="steps", price=None)
     run = run_on(4, "kneed", replicas=1, nodes=1, noise=lambda samples: 1e6, policy=policy)
     run.until(60_000)
     assert run.batch == 256

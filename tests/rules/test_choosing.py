@@ -16,6 +16,7 @@ from swell.rules import (
     CHOICES,
     LEGW,
     RULES,
+    AdamMeanGain,
     AdamScale,
     AdamSDE,
     AdaScale,
@@ -23,13 +24,16 @@ from swell.rules import (
     KeepAverageTime,
     KeepDecayTime,
     Linear,
+    MeanGain,
     Root,
     as_rule,
     auto,
+    auto_by_gain,
     choice,
     suits,
 )
 from swell.rules.metric import needs_preconditioned
+from swell.rules.worth import worth_power
 
 STATE = ScaleState(scale=4.0, base_batch=32, samples=1000)
 TORCH = [
@@ -176,11 +180,11 @@ def test_no_rule_and_a_users_own_suit_every_optimizer(rule: Rule, name: str) -> 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("SGDW", AdaScale()),
-        ("AdamW8bit", KeepDecayTime(AdamScale(metric="plain"))),
-        ("PagedAdam", AdamScale(metric="plain")),
-        ("SingleDeviceMuon", KeepDecayTime(AdamScale(metric="plain"))),
-        ("FusedAdam", KeepDecayTime(AdamScale())),
+        ("SGDW", MeanGain()),
+        ("AdamW8bit", KeepDecayTime(AdamMeanGain(metric="plain"))),
+        ("PagedAdam", AdamMeanGain(metric="plain")),
+        ("SingleDeviceMuon", KeepDecayTime(AdamMeanGain(metric="plain"))),
+        ("FusedAdam", KeepDecayTime(AdamMeanGain())),
     ],
 )
 def test_third_party_optimizers_are_known_by_parts_of_their_names(name: str, expected: Rule) -> None:
@@ -189,7 +193,7 @@ def test_third_party_optimizers_are_known_by_parts_of_their_names(name: str, exp
 
 
 def test_an_unknown_optimizer_gets_a_cautious_rule_and_is_told_so() -> None:
-    assert auto("Shampoo") == AdamScale(metric="plain")
+    assert auto("Shampoo") == AdamMeanGain(metric="plain")
     assert "Shampoo" in (suits(auto("Shampoo"), "Shampoo") or "")
     assert suits(Linear(), "Shampoo") is None
 
@@ -197,13 +201,16 @@ def test_an_unknown_optimizer_gets_a_cautious_rule_and_is_told_so() -> None:
 @pytest.mark.parametrize(
     ("rule", "name", "instead"),
     [
-        (Linear(), "Adam", "AdamScale"),
+        (Linear(), "Adam", "AdamMeanGain"),
         (AdaScale(), "AdamW", "KeepDecayTime"),
+        (MeanGain(), "AdamW", "KeepDecayTime"),
         (KeepAverageTime(AdaScale()), "Muon", "plain"),
-        (AdamScale(), "SGD", r"AdaScale\(\)"),
+        (AdamScale(), "SGD", r"MeanGain\(\)"),
+        (AdamMeanGain(), "SGD", r"MeanGain\(\)"),
+        (AdamMeanGain(), "Muon", "plain"),
         (AdamScale(), "Adamax", "plain"),
-        (AdamSDE(), "SGD", r"AdaScale\(\)"),
-        (AdamSDE(), "RMSprop", "AdamScale"),
+        (AdamSDE(), "SGD", r"MeanGain\(\)"),
+        (AdamSDE(), "RMSprop", "AdamMeanGain"),
         (Root(), "LBFGS", r"Constant\(\)"),
         (LEGW(), "Rprop", r"Constant\(\)"),
         (KeepDecayTime(AdamScale()), "Adam", "decoupled_weight_decay=True"),
@@ -223,3 +230,26 @@ def test_rules_of_the_root_suit_adamw(rule: Rule) -> None:
 @pytest.mark.parametrize("rule", [Linear(), Root(), LEGW(), AdaScale(), KeepDecayTime(AdaScale())])
 def test_rules_of_the_gradient_suit_sgd(rule: Rule) -> None:
     assert suits(rule, "SGD") is None
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_the_same_choice_by_adascales_own_gain_is_there_for_every_optimizer(name: str) -> None:
+    by_gain, mean = auto_by_gain(name), auto(name)
+    assert worth_power(by_gain) == 1.0
+    assert suits(by_gain, name) is None
+    assert isinstance(by_gain, KeepDecayTime) == isinstance(mean, KeepDecayTime)
+    assert needs_preconditioned(by_gain) == needs_preconditioned(mean)
+
+
+@pytest.mark.parametrize(
+    ("rule", "power"),
+    [
+        (MeanGain(), 0.5),
+        (KeepAverageTime(KeepDecayTime(AdamMeanGain())), 0.5),
+        (AdamScale(), 1.0),
+        (Linear(), 1.0),
+        (as_rule(lambda scale: 1.0), 1.0),
+    ],
+)
+def test_a_rule_says_by_which_law_it_counts(rule: Rule, power: float) -> None:
+    assert worth_power(rule) == power

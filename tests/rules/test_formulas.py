@@ -10,7 +10,19 @@ from hypothesis import strategies as st
 
 from swell.core.types import Factors, Moments, ScaleState
 from swell.errors import ConfigError
-from swell.rules import LEGW, AdamScale, AdamSDE, AdaScale, Constant, KeepAverageTime, KeepDecayTime, Linear, Root
+from swell.rules import (
+    LEGW,
+    AdamMeanGain,
+    AdamScale,
+    AdamSDE,
+    AdaScale,
+    Constant,
+    KeepAverageTime,
+    KeepDecayTime,
+    Linear,
+    MeanGain,
+    Root,
+)
 from tests.reference import rules as slow
 
 scales = st.floats(0.01, 1000)
@@ -58,6 +70,21 @@ def test_adamscale_is_the_root_of_the_gain_in_its_own_metric_as_far_as_the_plain
     for rule, seen in ((AdamScale(), alone), (AdamScale(metric="plain"), plain)):
         assert rule.factors(seen).lr == pytest.approx(math.sqrt(expected), rel=1e-9)
         assert rule.gain(seen) == pytest.approx(expected, rel=1e-9)
+
+
+@given(scale=scales, signal=signals, noise=noises, base=bases)
+def test_the_mean_gain_is_the_geometric_mean_of_the_linear_rule_and_adascale(
+    scale: float, signal: float, noise: float, base: int
+) -> None:
+    seen = state(scale, base_batch=base, moments=Moments(signal, noise), preconditioned=Moments(signal, noise))
+    expected = math.sqrt(scale * slow.adascale_gain(scale, signal=signal, noise=noise, base_batch=base))
+    for rule in (MeanGain(), AdamMeanGain(), AdamMeanGain(metric="plain")):
+        assert rule.gain(seen) == pytest.approx(expected, rel=1e-9)
+    assert MeanGain().factors(seen).lr == pytest.approx(expected, rel=1e-9)
+    # Adam divides by the root of the second moment, which falls by the root of the gain.
+    assert AdamMeanGain().factors(seen).lr * AdamScale().gain(seen) ** 0.5 == pytest.approx(expected, rel=1e-9)
+    assert AdamMeanGain(betas="follow").factors(seen).beta_power == pytest.approx(expected, rel=1e-9)
+    assert AdamMeanGain().factors(seen).beta_power == 1.0
 
 
 @given(scale=scales)
@@ -166,8 +193,10 @@ def test_a_model_average_spans_the_same_samples(scale: float) -> None:
         lambda: AdamSDE(max_scale=0.5),
         lambda: AdamSDE(max_scale=math.nan),
         lambda: AdamScale(metric="euclid"),  # pyright: ignore[reportArgumentType]
+        lambda: AdamMeanGain(metric="euclid"),  # pyright: ignore[reportArgumentType]
+        lambda: AdamMeanGain(betas="drop"),  # pyright: ignore[reportArgumentType]
     ],
 )
 def test_settings_that_make_no_sense_are_refused(make: type) -> None:
-    with pytest.raises(ConfigError, match=r"(warmup|base_warmup|max_scale|metric) is "):
+    with pytest.raises(ConfigError, match=r"(warmup|base_warmup|max_scale|metric|betas) is "):
         make()

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from swell.core.event_fields import check_fields
 from swell.errors import ConfigError
 
 _KINDS: dict[str, type[Event]] = {}
@@ -27,6 +28,14 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LogStarted(Event, kind="log"):
+    """The first line of a log file: the version of the lines that follow."""
+
+    schema: int
+    part: int = 0  # how many files of this log came before
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunStarted(Event, kind="run"):
     """A process group started to work on the run, from its start or from a checkpoint."""
 
@@ -37,6 +46,8 @@ class RunStarted(Event, kind="run"):
     rule: str
     seed: int
     samples: int  # committed before, after a resume
+    settings: dict[str, Any] = field(default_factory=dict)  # of the job, by name
+    machine: dict[str, Any] = field(default_factory=dict)  # host, devices, versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +57,19 @@ class RunEnded(Event, kind="run_end"):
     step: int
     samples: int
     reason: str  # "finished", or why it stopped before
+    progress: float | None = None  # base steps that it was worth
+    base_batch: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Satisfied(Event, kind="stop"):
+    """A metric ended the run: it reached its target, or became no better for a number of turns."""
+
+    step: int
+    metric: str
+    value: float
+    best: float
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +104,10 @@ class Stepped(Event, kind="step"):
     signal: float | None = None
     noise: float | None = None
     noise_scale: float | None = None
+    noise_low: float | None = None  # 95 % interval of noise_scale
+    noise_high: float | None = None
+    data_s: float | None = None  # of step_s: how long this replica waited for data
+    measured: bool = False  # whether its gradients were measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +121,19 @@ class BatchChanged(Event, kind="batch"):
     seen: dict[str, Any]
     micro_before: int | None = None  # for policies that choose the micro-batch too
     micro_after: int | None = None
+    changes: int = 1  # how many changes in a row this line stands for, if they came faster than the log takes them
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowthTakenBack(Event, kind="ceiling"):
+    """The loss rose after the batch had grown: the batch returns, and the learning rate with it."""
+
+    step: int
+    before: int  # the batch that the run returns to
+    after: int  # the one that was too large
+    loss_before: float
+    loss_after: float
+    until: int  # samples of the run after which larger batches may be tried again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,14 +238,14 @@ def from_json(line: str) -> Event:
         record = json.loads(line)
         cls = _KINDS[record.pop("event")]
         types = {f.name: f.type for f in dataclasses.fields(cls)}
-        return cls(
-            **{
-                name: value if types[name] in ("str", str) else _restore(value)  # a message "NaN" is not a number
-                for name, value in record.items()
-                if name in types
-            }
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        values = {
+            name: value if types[name] in ("str", str) else _restore(value)  # a message "NaN" is not a number
+            for name, value in record.items()
+            if name in types
+        }
+        check_fields(cls, values)
+        return cls(**values)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"the event is {line[:80]!r} ({error}); expected a JSON object with a known 'event' kind "
             f"({', '.join(sorted(_KINDS))}). If it is the last line, remove it: it was cut off. Otherwise read the log "

@@ -38,7 +38,10 @@ class Candidates:
 
 
 def goodput(
-    batch: np.ndarray | float, time: np.ndarray | float, base: float, noise_scale: np.ndarray | float
+    batch: np.ndarray | float,
+    time: np.ndarray | float,
+    base: float,
+    noise_scale: np.ndarray | float,
 ) -> np.ndarray:
     r"""Samples per second, each weighted by its worth relative to one at the base batch; arguments are broadcast.
 

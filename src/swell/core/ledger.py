@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from swell.core.base_steps import base_steps, base_steps_of_epoch
 from swell.core.counts import whole_number
 from swell.core.order import seed_number
 from swell.errors import CheckpointError, ConfigError, DataError, LoopError
@@ -52,6 +53,14 @@ class Ledger:
     def remaining(self) -> int:
         """Samples of this epoch that are not committed."""
         return self.length - self.cursor
+
+    def base_steps(self, start: int, stop: int, *, base: int) -> float:
+        """How many steps at the batch ``base`` these positions of the epoch are worth by their number."""
+        return base_steps(start, stop, base=base, length=self.length, drop_last=self._drop_last)
+
+    def base_steps_of_epoch(self, base: int) -> int:
+        """How many steps a loop at the batch ``base`` takes through this epoch."""
+        return base_steps_of_epoch(self.length, base=base, drop_last=self._drop_last)
 
     def next_span(self, global_batch: int) -> tuple[int, int] | None:
         """Positions ``start`` to ``stop`` of the next step, or ``None`` at the end of the epoch.

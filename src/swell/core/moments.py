@@ -99,13 +99,14 @@ def gain(scale: float, moments: Moments | None, *, base_batch: float) -> float:
     return min(max(1 / (noisy / scale + (1 - noisy)), low), high)
 
 
-def efficiency(batch: float, *, base_batch: float, noise_scale: float) -> float:
+def efficiency(batch: float, *, base_batch: float, noise_scale: float, power: float = 1.0) -> float:
     r"""Progress per sample at ``batch``, relative to progress per sample at the base batch.
 
-    .. math:: \mathrm{EFF}(B) = \frac{\varphi + B_0}{\varphi + B}
+    .. math:: \mathrm{EFF}(B) = \left( \frac{\varphi + B_0}{\varphi + B} \right)^p
 
-    ``noise_scale`` is :math:`\varphi`, noise / signal in samples. If it is infinite, a sample is worth the same at any
-    batch. The result equals ``gain(B / B0) / (B / B0)``; it is above 1 for batches below the base batch.
+    ``power`` is p: 1 for Pollux's law, 0.5 where a step is worth the mean of its samples and its gain. ``noise_scale``
+    is :math:`\varphi`, noise / signal in samples. If it is infinite, a sample is worth the same at any batch.
+    With a power of 1 the result equals ``gain(B / B0) / (B / B0)``; it is above 1 for batches below the base batch.
 
     Reference: Qiao et al. 2021 (Pollux), section 3.1, https://arxiv.org/abs/2008.12260
 
@@ -120,7 +121,7 @@ def efficiency(batch: float, *, base_batch: float, noise_scale: float) -> float:
         )
     if math.isinf(noise_scale):
         return 1.0
-    return (noise_scale + base_batch) / (noise_scale + batch)
+    return ((noise_scale + base_batch) / (noise_scale + batch)) ** power
 
 
 def _positive(name: str, value: float) -> None:

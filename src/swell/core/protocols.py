@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from swell.core.world_bounds import WorldBounds
 
 
+class PendingSum(Protocol):
+    """A sum over replicas that is under way."""
+
+    def wait(self) -> None:
+        """Return when it is there; raises ``WorldError`` if a replica was lost."""
+        ...
+
+
 @runtime_checkable
 class Rule(Protocol):
     """How hyper-parameters follow the batch size: a function of its argument alone, not of the steps before."""
@@ -45,6 +53,16 @@ class MetricRule(Protocol):
     @property
     def metric(self) -> str:
         """``"preconditioned"`` for moments in Adam's metric, anything else for plain ones."""
+        ...
+
+
+@runtime_checkable
+class WorthRule(Protocol):
+    """A rule that names the law by which it counts a step: scale^(1 - power) times gain^power base steps."""
+
+    @property
+    def worth_power(self) -> float:
+        """1 if a step is worth the measured gain, 0.5 if its geometric mean with the scale."""
         ...
 
 
@@ -180,6 +198,15 @@ class Collective(Protocol):
         ...
 
     def barrier(self) -> None: ...
+
+
+@runtime_checkable
+class OverlappingCollective(Collective, Protocol):
+    """A collective whose sums may be under way while something else is computed, numbers exchanged included."""
+
+    def begin_sum(self, tensor: Any) -> PendingSum:
+        """Begin to replace a contiguous tensor by its sum over ranks; every rank begins the same sums in one order."""
+        ...
 
 
 class Sink(Protocol):

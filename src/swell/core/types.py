@@ -144,6 +144,9 @@ class Observation:
     max_micro: int | None = None  # the largest micro-batch allowed after memory ran out at a larger one
     profile: tuple[StepSummary, ...] = field(default=())  # step times so far, one summary per configuration
     total_progress: float | None = None  # base-equivalent steps after which the run ends, if progress ends it
+    lr_height: float = 1.0  # the scheduled learning rate as a part of its largest so far; 1 without a scheduler
+    ceiling: int | None = None  # the largest batch for now, because the loss rose at a larger one
+    worth_power: float = 1.0  # of the rule: a step is worth scale^(1 - power) times gain^power base steps
 
     @property
     def done(self) -> float | None:

@@ -32,7 +32,8 @@ class LRSchedule:
         self.scheduler: LRScheduler = scheduler
         self._by = by
         self._steps = 0
-        self._position: Any = None  # of the scheduler after the last step that swell made
+        self._position: tuple[Any, ...] | None = None  # of the scheduler after the last step that swell made
+        self._peak = self._rate  # the largest so far
 
     def advance(self, progress: float) -> None:
         """After a committed step: follow the progress."""
@@ -48,7 +49,7 @@ class LRSchedule:
 
     def _move(self) -> None:
         """Step the scheduler; refuse if anybody else has stepped it."""
-        if self._position is not None and self._scheduler_position() != self._position:
+        if self._position is not None and _position(self.scheduler) != self._position:
             raise LoopError(
                 "scheduler.step() was called by the script too; expected only swell to step a scheduler that job.wrap "
                 "was given. Remove the call, or pass schedule='manual' to job.wrap and step it yourself."
@@ -63,20 +64,37 @@ class LRSchedule:
                 f"the scheduler ended before the run did ({error}); expected one as long as the run in {length}, and "
                 f"one more. Make it longer, and start in another run folder: a saved run keeps its scheduler."
             ) from error
-        self._position = self._scheduler_position()
+        self._position = _position(self.scheduler)
+        self._peak = max(self._peak, self._rate)
 
-    def _scheduler_position(self) -> Any:
-        """How often the scheduler was stepped; None for one that does not say."""
-        return getattr(self.scheduler, "last_epoch", None)
+    @property
+    def height(self) -> float:
+        """The learning rate as a part of its largest so far; 1 for a scheduler that does not say its optimizer."""
+        return self._rate / self._peak if self._peak > 0 else 1.0
+
+    @property
+    def _rate(self) -> float:
+        """Of the first parameter group; 0 where the scheduler does not say."""
+        groups = getattr(getattr(self.scheduler, "optimizer", None), "param_groups", None)
+        return float(groups[0]["lr"]) if groups else 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """The scheduler's own state and how far it was stepped."""
-        return {"scheduler": self.scheduler.state_dict(), "steps": self._steps}
+        return {"scheduler": self.scheduler.state_dict(), "steps": self._steps, "peak": self._peak}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         self.scheduler.load_state_dict(state["scheduler"])
         self._steps, self._position = int(state["steps"]), None
+        self._peak = max(self._rate, float(state.get("peak", 0.0)))
+
+
+def _position(scheduler: Any) -> tuple[Any, ...]:
+    """How often a scheduler was stepped, and those it is made of; None in place of what it does not say."""
+    parts = getattr(
+        scheduler, "_schedulers", ()
+    )  # of ChainedScheduler, which has no count of its own, and SequentialLR
+    return getattr(scheduler, "last_epoch", None), *map(_position, parts)
 
 
 def schedule_of(optimizer: Any, scheduler: Any, *, by: str) -> LRSchedule:

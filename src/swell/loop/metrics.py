@@ -19,7 +19,7 @@ class Metrics:
     are added after it count with the next step, or when the loop over the loader ends. Values may be tensors on any
     device: they are added up there, and read only when you ask for results.
 
-        job.metrics.mean("loss", loss, weight=len(y))
+        job.metrics.mean("loss", loss)
         job.metrics.accuracy("accuracy", logits, y)
         print(job.metrics.results())
     """
@@ -30,14 +30,18 @@ class Metrics:
         self._between = False  # whether a step was committed and the next one has not started
         self._summed: dict[str, Tensor] = {}  # both over all replicas, once they are exchanged
         self._committed: dict[str, Tensor] = {}
-        self.muted = False  # True while this replica computes only to keep in step with others
+        self.muted = False  # True while values belong to nothing: a step that was given up, samples of other replicas
+        self.samples = 1  # of the batch that the user holds; 1 outside loops over data
         self.reads = 0  # how often results were read and counting started again
         self._last_results: dict[str, float] = {}  # of the last such read
         self._repeats = 0  # reads that other replicas have made and this one has not
 
-    def mean(self, name: str, value: Any, *, weight: Any = 1.0) -> None:
-        """Add ``value``, itself a mean over ``weight`` samples, to a weighted mean."""
-        value, weight = _scalar(name, value), _scalar(name, weight)
+    def mean(self, name: str, value: Any, *, weight: Any | None = None) -> None:
+        """Add ``value``, itself a mean over ``weight`` samples, to a weighted mean.
+
+        By default these are the samples of the batch, in a loop over ``job.loader`` or ``job.evaluation``; elsewhere 1.
+        """
+        value, weight = _scalar(name, value), _scalar(name, self.samples if weight is None else weight)
         self._add(name, value * weight, weight)
 
     def sum(self, name: str, value: Any) -> None:
@@ -124,6 +128,14 @@ class Metrics:
             self._committed.clear()
             self.reads, self._last_results = self.reads + 1, dict(results)
         return results
+
+    def latest(self, name: str, *, since: int) -> float | None:
+        """The value that waits to be read, or that of the last read if there was one after the first ``since``."""
+        entry = self._committed.get(name)
+        if entry is None:
+            return self._last_results.get(name) if self.reads > since else None
+        total, weight = entry.tolist()
+        return total if weight == 0 else total / weight
 
     def repeat_reads(self, count: int) -> None:
         """Call after loading the state of a replica that had read results ``count`` times more than this one.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Iterable
 from typing import Any
 
 from swell.core.counts import whole_number
@@ -16,7 +15,7 @@ from swell.core.protocols import BoundedPolicy, LayoutPolicy, Policy
 from swell.core.types import Layout, NoiseEstimate, Observation, Plan, StepTimes
 from swell.errors import ConfigError, PlanError
 from swell.policies import Fixed, find
-from swell.policies.decision import checked_batch, layout_by
+from swell.policies.decision import checked_batch, follows_noise, layout_by
 
 MOST_REPLICAS = 4096  # the most that ``possible_replicas`` lists
 
@@ -39,6 +38,7 @@ class Pace:
         assert not (fill and (constant_micro or capacity)), "micro-batches are filled where nothing else is asked for"
         self.policy = policy
         self.base = policy.base
+        self.follows_noise = follows_noise(policy)  # asked once: the check is slow for every step
         # Without bounds, one device is assumed to hold the base batch, which the user tuned, and no more.
         self._low, self._high = (None, self.base) if micro is None else _bounds(micro)
         # Asked once: the check is slow for every step.
@@ -94,6 +94,11 @@ class Pace:
     def settled(self) -> bool:
         """Whether the policy can only choose the batch of the step before."""
         return self._fixed is not None and self.batch == self._fixed.size
+
+    @property
+    def always_base(self) -> bool:
+        """Whether every step has the base batch, whatever happens."""
+        return self._fixed is not None and self._fixed.size == self.base
 
     def choose(self, seen: Observation) -> int:
         """The next global batch; a policy that also chooses the micro-batch is asked for both."""
@@ -188,10 +193,9 @@ class Pace:
         """Mark the world as changed and drop the pending step time, on old and new members alike."""
         self.resized, self._untimed = True, None
 
-    def agree_on_memory(self, fits: Iterable[float]) -> None:
-        """Set ``max_micro`` by what each replica's memory holds: the least is the bound for all."""
-        least = min(fits)
-        self.max_micro = None if math.isinf(least) else max(int(least), 1)
+    def agree_on_memory(self, fits: float) -> None:
+        """Bound micro-batches by what fits the memory of every replica; infinite where that is not known."""
+        self.max_micro = None if math.isinf(fits) else max(int(fits), 1)
 
     def timed(self, step_s: float) -> None:
         """Add the time of the step before on its slowest replica; every replica must pass the same number."""

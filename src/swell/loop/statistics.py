@@ -16,11 +16,15 @@ _MEASURED, _SPLIT = 4, 8  # after the start, at most one step in 4 is measured, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """How often gradients are measured, and how soon the figures are needed.
+    """How often gradients are measured at most, what that may cost, and how soon the figures are needed.
 
     Smoothing is over samples, so measuring fewer steps changes the variance of the estimates and not their meaning.
     """
 
+    # The share of the run's time that measuring may cost; where the rates below would cost more, fewer steps are
+    # measured. The first burst may cost 10 steps' time more. None for no bound, nor is there one where every step is
+    # asked for (``every=1``; ``split_every=1`` for single micro-batches).
+    budget: float | None = 0.02
     # Measure one step in ``every`` after the first ``warm_up``; more above the base batch, and while a policy waits for
     # a sure estimate.
     every: int = 16
@@ -33,8 +37,16 @@ class Statistics:
     split_every: int | None = 256
     window: float | None = None  # base batches to average over; None for 1,000, or a twelfth of a shorter run
     exact: bool = False  # read the figures in the step itself, even if it must wait for the device
+    # Measure nothing where nobody uses the figures: at a fixed batch that is the base batch, under a rule that looks at
+    # no noise there. Then no step is split, and at the base batch a job computes what a plain loop does, bit for bit.
+    on_demand: bool = False
 
     def __post_init__(self) -> None:
+        if self.budget is not None and not 0 < self.budget <= 1:
+            raise ConfigError(
+                f"budget is {self.budget!r}; expected a share of the time above 0, at most 1. Leave it out for 0.02, "
+                "or pass None for no bound."
+            )
         whole_number(self.every, name="every")
         whole_number(self.warm_up, name="warm_up", at_least=0)
         if self.alone not in ("split", "differences"):
@@ -86,6 +98,14 @@ class Statistics:
             interval = min(interval, _SPLIT)
         return step % interval == 0
 
+    def share(self, *, split: bool) -> float | None:
+        """The share of the time that measuring may cost; None where it has no bound. ``split`` for split steps.
+
+        >>> Statistics().share(split=True), Statistics(split_every=1).share(split=True)
+        (0.02, None)
+        """
+        return None if (self.split_every if split else self.every) == 1 else self.budget
+
     @property
     def half_of(self) -> Callable[[int], int] | None:
         """A function that says which half of a pair a step is, 1 or 2, or 0 for none; None where none is compared.
@@ -103,12 +123,19 @@ class Statistics:
         return position + 1 if position < 2 else 0
 
 
-def as_statistics(value: bool | int | Statistics) -> Statistics | None:
-    """``True`` is the default, a number N measures one step in N, ``False`` measures none."""
+def as_statistics(value: bool | int | str | Statistics) -> Statistics | None:
+    """``"auto"`` measures where somebody uses it, ``True`` always, a number N one step in N, ``False`` none."""
+    if value == "auto":
+        return Statistics(on_demand=True)
     if value is True:
         return Statistics()
     if value is False:
         return None
     if isinstance(value, Statistics):
         return value
-    return Statistics(every=whole_number(value, name="statistics"))
+    if isinstance(value, str):
+        raise ConfigError(
+            f"statistics is {value!r}; expected 'auto', True, False, a number N for one step in N, or a "
+            "swell.Statistics. Leave it out for 'auto'."
+        )
+    return Statistics(every=whole_number(value, name="statistics"), budget=None)

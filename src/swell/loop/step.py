@@ -44,6 +44,7 @@ class StepInProgress:
     paired: bool = False  # whether its gradient was compared with that of the step before
     index: int = -1  # of the micro-batch that the user holds; -1 before the first
     backwards: int = 0  # backward passes over that micro-batch
+    left_out: int = 0  # samples by which that micro-batch seems to differ from what was asked for
     weight: float | None = None  # its explicit weight
     weight_sum: float = 0.0  # of this replica's micro-batches so far, where weights are explicit
     weighted: bool | None = None  # whether weights are explicit; None until the first backward pass
@@ -51,17 +52,26 @@ class StepInProgress:
     stepped: set[int] = field(default_factory=set)  # optimizers that updated their weights in this step
     closures: dict[int, list[tuple[int, Callable[..., Any], tuple[Any, ...]]]] = field(default_factory=dict)
     spoiled: str | None = None  # why the step cannot be finished
+    touched: str | None = None  # what the user's loop did to gradients, so that the step must be done again
+    foreign: bool = False  # whether the user ran the backward passes, with losses that were not weighted
     ran_out: int = 0  # samples of the micro-batch at which this replica's memory ran out; 0 where it did not
+    waited_s: float = 0.0  # how long this replica waited for the step's data
     phase: Phase = Phase.OPEN
 
     def __post_init__(self) -> None:
         self.mine = self.plan.shares[self.rank]
         self.ended = False  # whether nothing more happens in this step
+        # Whether it ended while the user's code for it may still be under way: what that code does then counts nowhere.
+        self.abandoned = False
 
-    def enter(self, phase: Phase) -> None:
-        """Go on to another phase; only the ways of the machine above are possible."""
+    def enter(self, phase: Phase, *, by_others: bool = False) -> None:
+        """Go on to another phase; only the ways of the machine above are possible.
+
+        ``by_others``: the state of replicas that were ahead ended it, not a call of the user's.
+        """
         assert phase in _NEXT[self.phase], f"a step that is {self.phase.value} cannot become {phase.value}"
         self.phase, self.ended = phase, not _NEXT[phase]
+        self.abandoned = phase is Phase.GIVEN_UP or (self.ended and by_others)
 
     @property
     def stop(self) -> int:
@@ -117,7 +127,9 @@ class StepInProgress:
         return weight / self.plan.global_batch
 
     def require_usable(self, call: str) -> None:
-        """Refuse a call at a moment when it could only do harm."""
+        """Refuse a call at a moment when it could only do harm; in the rest of an abandoned step it does nothing."""
+        if self.abandoned:
+            return
         if self.index < 0 or self.ended:
             raise LoopError(
                 f"job.{call} was called without a micro-batch; expected one from the loader. Call it inside the loop "

@@ -12,21 +12,25 @@ from swell.policies.combinators import AtEpochEnds, Clamp, Dwell, Hysteresis, Ro
 from swell.policies.decision import checked_batch, chosen_layout, explanation, is_finished
 from swell.policies.fixed import Fixed
 from swell.policies.goodput import Goodput
+from swell.policies.late_switch import LateSwitch
 from swell.policies.noise_scale import NoiseScale
 from swell.policies.norm_test import NormTest
 from swell.policies.one_pass import OnePass
 from swell.policies.ramp import Ramp
 from swell.policies.replay import Replayed, observation_from_dict, observation_to_dict, replay
 from swell.policies.schedule import Schedule
+from swell.policies.seesaw import Seesaw
 from swell.policies.trace import Trace
 
 POLICIES: dict[str, type] = {
     "fixed": Fixed,
     "goodput": Goodput,
+    "late_switch": LateSwitch,
     "noise_scale": NoiseScale,
     "norm_test": NormTest,
     "ramp": Ramp,
     "schedule": Schedule,
+    "seesaw": Seesaw,
     "trace": Trace,
 }
 
@@ -48,6 +52,7 @@ __all__ = [
     "Fixed",
     "Goodput",
     "Hysteresis",
+    "LateSwitch",
     "NoiseScale",
     "NormTest",
     "OnePass",
@@ -56,6 +61,7 @@ __all__ = [
     "RoundTo",
     "RoundToReplicas",
     "Schedule",
+    "Seesaw",
     "Trace",
     "UserPolicy",
     "as_policy",

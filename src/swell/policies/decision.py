@@ -23,7 +23,7 @@ from swell.policies.abilities import find, layers
 
 
 def checked_batch(policy: Policy, seen: Observation) -> int:
-    """The global batch the policy chooses, in samples: a plain ``int``, at least 1.
+    """The global batch the policy chooses, in samples: a plain ``int``, at least 1 and within the ceiling.
 
     Any other answer of a user's policy (a float, a bool, None, a size below 1) is a ``ConfigError`` that names the
     policy, its answer and the step. Integers of numpy are accepted.
@@ -35,7 +35,7 @@ def checked_batch(policy: Policy, seen: Observation) -> int:
             f"{policy!r} chose the global batch {answer!r} at step {seen.step}; expected a whole number of samples, 1 "
             "or more. Return an int, for example max(1, round(x))."
         )
-    return batch
+    return batch if seen.ceiling is None else min(batch, seen.ceiling)
 
 
 def chosen_layout(policy: Policy, seen: Observation) -> Layout | None:
@@ -50,7 +50,11 @@ def layout_by(inner: LayoutPolicy, policy: Policy, seen: Observation) -> Layout:
     The policy around it has the last word on the global batch.
     """
     layout = inner.layout(seen)
-    return layout if inner is policy else dataclasses.replace(layout, global_batch=checked_batch(policy, seen))
+    if inner is not policy:
+        return dataclasses.replace(layout, global_batch=checked_batch(policy, seen))
+    if seen.ceiling is None or layout.global_batch <= seen.ceiling:
+        return layout
+    return Layout(global_batch=seen.ceiling, micro_batch=min(layout.micro_batch, seen.ceiling))
 
 
 def lays_out(policy: object) -> bool:

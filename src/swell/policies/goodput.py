@@ -34,7 +34,7 @@ from swell.policies.goodput_trials import (
 
 _HOPE = 0.25  # the most by which a layout that was never measured may be assumed better than predicted
 _ENTERED = 0.8  # the part of the slack that a choice uses, so that it is not left again at once
-_LARGER = 1.25  # how many times larger a batch must be to be chosen for its fewer steps
+_APART = 1.25  # by which factor a batch must differ to be chosen for its fewer samples or steps, or left for its price
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,9 @@ class Goodput:
     .. math:: \mathrm{goodput}(B) = \frac{B}{T} \cdot \frac{\varphi + B_0}{\varphi + B}
 
     The first factor is samples per second, by a law fitted to the steps measured so far (:mod:`swell.core.throughput`).
-    The second is the worth of a sample at that batch, by the gradient noise scale :math:`\varphi`. A larger batch uses
+    The second is the worth of a sample at that batch, by the gradient noise scale :math:`\varphi`. That is
+    the cautious law, whatever the rule counts, because a batch that is too large costs more than one that is too small.
+    A larger batch uses
     the machine better and each sample worse. The noise grows while the loss falls, and so does the batch.
 
     **Bounds.** ``base`` is the batch the learning rate was tuned for. ``max`` is a hard limit, and so are an epoch's
@@ -64,9 +66,13 @@ class Goodput:
     **Trials.** ``explore`` is the part of the run, in samples, that may go into trials: the same batch in other
     micro-batches, to learn what a sample costs, and layouts that may be better than predicted.
 
-    **Slack.** Goodput is flat near its maximum, and a larger batch reaches the target in fewer steps. ``slack`` is the
-    part of the best goodput to give up for that: of all layouts within it, the largest batch is chosen. With 0, goodput
-    alone decides.
+    **Ties.** Goodput is flat near its maximum. Of all layouts within ``slack`` of the best goodput, the smallest batch
+    is chosen: it takes fewer samples, and the less the batch differs from the base batch, the surer the result.
+    ``prefer="steps"`` chooses the largest instead, for fewer optimizer steps. With a slack of 0 goodput alone decides.
+
+    **Price.** A larger batch may save time and still waste samples. ``price`` is the most samples that a step may take
+    for one sample of the base run; no batch is chosen at which a sample is worth less, by the law of the rule, than
+    ``1 / price`` of one in the base batch. None for no limit: time alone counts.
 
     The choice is a function of the observation alone, so a log can be replayed; ``explain`` gives its reasons.
     Reference: Qiao et al., Pollux, OSDI 2021, section 4, https://arxiv.org/abs/2008.12260
@@ -84,7 +90,9 @@ class Goodput:
     hysteresis: float = 0.03
     dwell: int | None = None
     explore: float = 0.05
-    slack: float = 0.08
+    slack: float = 0.05
+    prefer: Literal["samples", "steps"] = "samples"
+    price: float | None = 1.25
     shrink: bool = False
     monotone: bool = False
 
@@ -92,7 +100,7 @@ class Goodput:
         assign(self, base=whole_number(self.base, name="base"), micro=as_sizes(self.micro))
         if self.max is not None:
             assign(self, max=whole_number(self.max, name="max", example=16 * self.base))
-        for name, example in (("hysteresis", 0.03), ("explore", 0.05), ("slack", 0.08)):
+        for name, example in (("hysteresis", 0.03), ("explore", 0.05), ("slack", 0.05)):
             assign(self, **{name: number(getattr(self, name), name=name, at_least=0, example=example)})
         assign(self, shrink=flag(self.shrink, name="shrink"), monotone=flag(self.monotone, name="monotone"))
         if self.dwell is not None:
@@ -102,6 +110,12 @@ class Goodput:
             raise ConfigError(f"explore is {self.explore}; expected a part of the run, 0 to 1. Give 0.05 for 5 %.")
         if self.slack >= 1:
             raise ConfigError(f"slack is {self.slack}; expected a part of the goodput below 1. Give 0.05 for 5 %.")
+        if self.prefer not in ("samples", "steps"):
+            raise ConfigError(
+                f"prefer is {self.prefer!r}; expected 'samples' or 'steps'. Leave it out for fewer samples."
+            )
+        if self.price is not None:
+            assign(self, price=number(self.price, name="price", at_least=1, example=1.25))
 
     def worlds(self, among: Iterable[int]) -> list[WorldBounds]:
         """For each number of replicas the smallest and the largest batch there, or the bounds that rule it out.
@@ -175,7 +189,7 @@ class Goodput:
         rule, options = self._options(seen, present, noise)
         if rule == "weigh" and may_try and (noise.sure or noise.assumed >= present.batch):
             larger = larger_batch(seen, options, present.batch)
-            if larger is not None:
+            if larger is not None and options.global_batch[larger] <= self._dearest(seen, noise.assumed):
                 return GoodputChoice("reach", options.layout(larger), noise_scale=noise.scale, sure=noise.sure)
         if len(options) == 1 and present.index is not None:
             return GoodputChoice(rule=rule, layout=present.layout)
@@ -228,6 +242,9 @@ class Goodput:
         """The best option by its predicted goodput or, if it may be tried, by what it may reach."""
         times = _times(seen.profile, seen.replicas, seen.nodes, options)
         value = goodput(options.global_batch, times.step_s, self.base, noise.assumed)
+        affordable = options.global_batch <= self._dearest(seen, noise.assumed)
+        if affordable.any():
+            value = np.where(affordable, value, 0.0)
         hope = np.where(were_measured(seen, options), 0.0, np.minimum(times.error, _HOPE)) if may_try else 0 * value
         if seen.done is not None:  # a discovery pays only for the rest of the run
             hope = hope * (1 - seen.done)
@@ -236,7 +253,7 @@ class Goodput:
         if value[hopeful] * (1 + hope[hopeful]) > highest * (1 + self.hysteresis / 4):
             top = hopeful
         else:
-            top, hope = self._largest_near_best(options, value), 0 * value
+            top, hope = self._near_best(options, value), 0 * value
         return GoodputChoice(
             rule=rule,
             layout=options.layout(top),
@@ -249,11 +266,18 @@ class Goodput:
             hope=float(hope[top]),
         )
 
-    def _largest_near_best(self, options: Candidates, value: np.ndarray) -> int:
-        """The largest batch whose goodput is well within the slack, in its best layout."""
+    def _near_best(self, options: Candidates, value: np.ndarray) -> int:
+        """The smallest or the largest batch whose goodput is well within the slack, in its best layout."""
         near = value >= value.max() * (1 - _ENTERED * self.slack) * (1 - 1e-9)
-        largest = options.global_batch[near].max() if self.slack else options.global_batch[best(value)]
-        return best(np.where(options.global_batch == largest, value, 0.0))
+        end = np.min if self.prefer == "samples" else np.max
+        batch = end(options.global_batch[near]) if self.slack else options.global_batch[best(value)]
+        return best(np.where(options.global_batch == batch, value, 0.0))
+
+    def _dearest(self, seen: Observation, noise_scale: float) -> float:
+        """The largest batch that is worth its price: efficiency(batch) >= 1 / price."""
+        if self.price is None or math.isinf(noise_scale) or seen.worth_power <= 0:
+            return math.inf
+        return self.price ** (1 / seen.worth_power) * (noise_scale + self.base) - noise_scale
 
     def _unless_close(self, seen: Observation, choice: GoodputChoice, present: _Present) -> GoodputChoice:
         """The choice, or the present layout if that is nearly as good."""
@@ -267,10 +291,12 @@ class Goodput:
         choice = choice._replace(current_step_s=step_s, current_goodput=current, needed=needed)
         better = predicted > current * (1 + needed)
         worth_a_try = predicted * (1 + choice.hope) > current * (1 + needed)
-        # Within the slack, a batch that is enough larger is worth the change for its fewer steps.
+        # Within the slack, a batch that differs enough is worth the change for its fewer samples, or steps.
         near = self.slack > 0 and predicted >= current * (1 - self.slack)
-        fewer_steps = near and choice.layout.global_batch >= _LARGER * stay.global_batch
-        if choice.layout == stay or not (better or worth_a_try or fewer_steps):
+        growth = choice.layout.global_batch / stay.global_batch
+        cheaper = near and (1 / growth if self.prefer == "samples" else growth) >= _APART
+        too_dear = choice.rule == "weigh" and stay.global_batch > _APART * self._dearest(seen, noise_scale)
+        if choice.layout == stay or not (better or worth_a_try or cheaper or (too_dear and growth < 1)):
             return choice._replace(layout=stay, rejected=choice.layout)
         return choice if worth_a_try and not better else choice._replace(hope=0.0)
 

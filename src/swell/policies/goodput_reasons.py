@@ -28,7 +28,7 @@ class GoodputChoice(NamedTuple):
     step_s: float | None = None  # predicted for the best layout, as are error and goodput
     error: float | None = None
     goodput: float | None = None
-    best_goodput: float | None = None  # of any layout; the largest batch close to it is chosen
+    best_goodput: float | None = None  # of any layout; a smaller (or larger) batch close to it is chosen
     current_step_s: float | None = None
     current_goodput: float | None = None
     needed: float = 0.0  # the part of the goodput that a change must add
@@ -98,7 +98,7 @@ def _why_kept(choice: GoodputChoice, rejected: Layout, promise: float, seen: Obs
 def _why_chosen(choice: GoodputChoice, step_s: float, goodput: float, seen: Observation, base: int) -> list[str]:
     sentences, batch = [], choice.layout.global_batch
     if choice.noise_scale is not None and choice.rule == "weigh":
-        worth = efficiency(batch, base_batch=base, noise_scale=choice.noise_scale)
+        worth = efficiency(batch, base_batch=base, noise_scale=choice.noise_scale, power=seen.worth_power)
         at_least = "" if choice.sure else "at least "
         bound = "at most " if at_least and batch < base else at_least  # below the base batch, noise lowers the worth
         sentences.append(
@@ -116,7 +116,7 @@ def _why_chosen(choice: GoodputChoice, step_s: float, goodput: float, seen: Obse
         if choice.hope:
             sentences.append(f"It is tried because it may be up to {choice.hope:.0%} better than that.")
         elif ratio <= 1:
-            sentences.append("It is chosen for its fewer steps.")
+            sentences.append(f"It is chosen for its fewer {'samples' if batch < seen.batch else 'steps'}.")
     return sentences
 
 

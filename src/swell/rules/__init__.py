@@ -7,15 +7,17 @@ from typing import Any
 
 from swell.core.protocols import Rule
 from swell.errors import ConfigError
+from swell.rules.adam_mean_gain import AdamMeanGain
 from swell.rules.adam_sde import AdamSDE
 from swell.rules.adamscale import AdamScale
 from swell.rules.adascale import AdaScale
-from swell.rules.auto import CHOICES, Choice, auto, choice, suits
+from swell.rules.auto import CHOICES, Choice, auto, auto_by_gain, choice, suits
 from swell.rules.bias_correction import effective_step
 from swell.rules.constant import Constant
 from swell.rules.ema import KeepAverageTime
 from swell.rules.legw import LEGW
 from swell.rules.linear import Linear
+from swell.rules.mean_gain import MeanGain
 from swell.rules.root import Root
 from swell.rules.user import UserRule, from_function
 from swell.rules.weight_decay import KeepDecayTime
@@ -25,6 +27,7 @@ __all__ = [
     "LEGW",
     "RULES",
     "AdaScale",
+    "AdamMeanGain",
     "AdamSDE",
     "AdamScale",
     "Choice",
@@ -32,10 +35,12 @@ __all__ = [
     "KeepAverageTime",
     "KeepDecayTime",
     "Linear",
+    "MeanGain",
     "Root",
     "UserRule",
     "as_rule",
     "auto",
+    "auto_by_gain",
     "choice",
     "effective_step",
     "from_function",
@@ -48,6 +53,8 @@ RULES: dict[str, Callable[[], Rule]] = {
     "linear": Linear,
     "root": Root,
     "sqrt": Root,
+    "mean-gain": MeanGain,
+    "adam-mean-gain": AdamMeanGain,
     "adascale": AdaScale,
     "adamscale": AdamScale,
     "legw": LEGW,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swell.core.protocols import Rule
+from swell.rules.adam_mean_gain import AdamMeanGain
 from swell.rules.adam_sde import AdamSDE
 from swell.rules.adamscale import AdamScale
 from swell.rules.adascale import AdaScale
@@ -12,6 +13,7 @@ from swell.rules.constant import Constant
 from swell.rules.ema import KeepAverageTime
 from swell.rules.legw import LEGW
 from swell.rules.linear import Linear
+from swell.rules.mean_gain import MeanGain
 from swell.rules.root import Root
 from swell.rules.weight_decay import KeepDecayTime
 
@@ -29,22 +31,24 @@ class Choice:
     direct_decay: bool = False  # weight decay is applied as lr * decay, not through a second moment
 
 
-_NOISE_AWARE = AdamScale()
-_PLAIN = AdamScale(metric="plain")
-_ADAM = "steps are normalised by the second moment: root of the gain in that metric, which stops growing with the noise"
+_NOISE_AWARE = AdamMeanGain()
+_PLAIN = AdamMeanGain(metric="plain")
+_ADAM = "steps are normalised by the second moment: root of the scale, and a worth by the gain in that metric"
 _DECAY = "; its decoupled weight decay keeps its time scale in samples"
-_LIKE_ADAM = ", so there is no elementwise second moment to measure by: root of the plain gradient's gain"
+_LIKE_ADAM = (
+    ", so there is no elementwise second moment to measure by: root of the scale, and a worth by the plain gain"
+)
 
 CHOICES: dict[str, Choice] = {
     "SGD": Choice(
-        rule=AdaScale(),
-        reason="steps are proportional to the gradient: AdaScale's gain",
+        rule=MeanGain(),
+        reason="steps are proportional to the gradient: the mean of the scale and the gain",
         adaptive=False,
         direct_decay=True,
     ),
     "ASGD": Choice(
-        rule=AdaScale(),
-        reason="SGD with an average of its iterates: AdaScale's gain",
+        rule=MeanGain(),
+        reason="SGD with an average of its iterates: the mean of the scale and the gain",
         adaptive=False,
         direct_decay=True,
     ),
@@ -71,8 +75,8 @@ CHOICES: dict[str, Choice] = {
     ),
     "Muon": Choice(
         rule=KeepDecayTime(_PLAIN),
-        reason="orthogonalised steps have a fixed size and no established law; the root rule limited by the plain "
-        "gradient's gain is a cautious one" + _DECAY,
+        reason="orthogonalised steps have a fixed size and no established law; the root rule, with a worth by the "
+        "plain gradient's gain, fits what was measured" + _DECAY,
         direct_decay=True,
     ),
     "Lion": Choice(
@@ -105,9 +109,8 @@ _PARTS: tuple[tuple[str, Choice], ...] = (
     ("adam", Choice(rule=_PLAIN, reason="of Adam's kind, perhaps quantised or blockwise" + _LIKE_ADAM)),
     ("sgd", CHOICES["SGD"]),
 )
-_UNKNOWN = Choice(
-    rule=_PLAIN, reason="unknown: the root of the plain gradient's gain is never bolder than either family's"
-)
+_OURS = (Linear, Root, LEGW, MeanGain, AdamMeanGain, AdaScale, AdamScale, AdamSDE, Constant)
+_UNKNOWN = Choice(rule=_PLAIN, reason="unknown: the root of the scale is never bolder than either family's rule")
 
 
 def choice(optimizer_name: str) -> Choice:
@@ -122,18 +125,35 @@ def choice(optimizer_name: str) -> Choice:
 def auto(optimizer_name: str) -> Rule:
     """The rule for an optimizer of this class name, upper or lower case.
 
-    SGD gets :class:`AdaScale`. Adam and other optimizers with an elementwise second moment get :class:`AdamScale`, not
-    :class:`AdamSDE`, because it measures when to stop growing; with decoupled weight decay it is inside
+    SGD gets :class:`MeanGain`. Adam and other optimizers with an elementwise second moment get :class:`AdamMeanGain`,
+    not :class:`AdamSDE`, because it measures what a step is worth; with decoupled weight decay it is inside
     :class:`KeepDecayTime`. Optimizers that find their step themselves get :class:`Constant`. ``CHOICES`` lists all with
     reasons. Third-party names are matched by their parts ("AdamW8bit"). An unknown name is taken for an adaptive
     optimizer, and :func:`suits` says so.
 
     >>> auto("SGD")
-    AdaScale()
+    MeanGain()
     >>> auto("AdamW")
-    KeepDecayTime(rule=AdamScale(metric='preconditioned'))
+    KeepDecayTime(rule=AdamMeanGain(metric='preconditioned', betas='keep'))
     """
     return choice(optimizer_name).rule
+
+
+def auto_by_gain(optimizer_name: str) -> Rule:
+    """Like :func:`auto`, with AdaScale's own gain: the learning rate and the progress of AdaScale and of Pollux.
+
+    >>> auto_by_gain("SGD"), auto_by_gain("AdamW")
+    (AdaScale(), KeepDecayTime(rule=AdamScale(metric='preconditioned')))
+    """
+    return _by_gain(auto(optimizer_name))
+
+
+def _by_gain(rule: Rule) -> Rule:
+    if isinstance(rule, KeepDecayTime):
+        return KeepDecayTime(_by_gain(rule.rule))
+    if isinstance(rule, AdamMeanGain):
+        return AdamScale(metric=rule.metric)
+    return AdaScale() if isinstance(rule, MeanGain) else rule
 
 
 def suits(rule: Rule, optimizer_name: str) -> str | None:
@@ -142,7 +162,7 @@ def suits(rule: Rule, optimizer_name: str) -> str | None:
     >>> suits(Linear(), "SGD") is None
     True
     >>> print(suits(AdamScale(), "SGD"))
-    AdamScale measures by a second moment and SGD keeps none: ... Use AdaScale().
+    AdamScale measures by a second moment and SGD keeps none: ... Use MeanGain().
     """
     known = _find(optimizer_name)
     if known is None:
@@ -154,19 +174,20 @@ def suits(rule: Rule, optimizer_name: str) -> str | None:
         )
     inner, keeps_decay = _unwrapped(rule)
     name, better = type(inner).__name__, f"Use {known.rule}."
-    if not isinstance(inner, (Linear, Root, LEGW, AdaScale, AdamScale, AdamSDE, Constant)):
+    if not isinstance(inner, _OURS):
         return None
     if known.own_step and not isinstance(inner, Constant):
         return f"{name} changes the learning rate, but {optimizer_name} {known.reason}. {better}"
-    if known.adaptive and not known.own_step and isinstance(inner, (Linear, AdaScale)):
+    if known.adaptive and not known.own_step and isinstance(inner, (Linear, AdaScale, MeanGain)):
         return (
             f"{name} raises the learning rate up to the scale, for steps that shrink with the gradient. Those of "
             f"{optimizer_name} do not, so they get too large. {better}"
         )
-    if isinstance(inner, AdamScale) and inner.metric == "preconditioned" and not known.second_moment:
+    by_metric = isinstance(inner, (AdamScale, AdamMeanGain)) and inner.metric == "preconditioned"
+    if by_metric and not known.second_moment:
         return (
-            f"AdamScale measures by a second moment and {optimizer_name} keeps none: its factor would stay 1 for any "
-            f"larger batch. {better}"
+            f"{name} measures by a second moment and {optimizer_name} keeps none: the noise would never be known. "
+            f"{better}"
         )
     if isinstance(inner, AdamSDE) and not known.betas:
         return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swell.core.protocols import MetricRule, Rule, WrappingRule
+from swell.rules.user import UserRule
 
 WARM_UP_STEPS = 5  # updates before which a second moment says too little to measure gradients in its metric
 
@@ -16,7 +17,25 @@ def needs_preconditioned(rule: Rule) -> bool:
     >>> needs_preconditioned(KeepDecayTime(rule=AdamScale())), needs_preconditioned(Linear())
     (True, False)
     """
+    inner = _innermost(rule)
+    return isinstance(inner, MetricRule) and inner.metric == "preconditioned"
+
+
+def may_use_moments_at_base(rule: Rule) -> bool:
+    """Whether a rule may look at the gradient's noise at the base batch too, where swell's own rules change nothing.
+
+    >>> from swell.rules import AdaScale, KeepDecayTime, from_function
+    >>> may_use_moments_at_base(KeepDecayTime(rule=AdaScale())), may_use_moments_at_base(from_function(lambda state: 1))
+    (False, True)
+    """
+    inner = _innermost(rule)
+    if isinstance(inner, UserRule):
+        return not inner.takes_scale
+    return not type(inner).__module__.startswith("swell.rules.")
+
+
+def _innermost(rule: Rule) -> object:
     inner: object = rule
     while isinstance(inner, WrappingRule) and inner.rule is not None:
         inner = inner.rule
-    return isinstance(inner, MetricRule) and inner.metric == "preconditioned"
+    return inner

@@ -1,0 +1,84 @@
+"""The table of the documentation: the default policy beside the plain base loop and the best batch picked by hand.
+
+    python benchmarks/worth/summary.py worth.json alone.json [--way goodput]
+
+``worth.json`` has base runs and hand-picked batches (results), ``alone.json`` step times and runs that had the device
+to themselves (seconds). Times of plain loops are their steps times the time of a step alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from table import base_runs, equal_progress, verdict
+
+GOOD = 2.0  # standard deviations of the base seeds
+
+
+def best_by_hand(runs: list[dict[str, Any]], task: str, times: dict[str, float]) -> tuple[float, str] | None:
+    """Seconds and name of the fastest hand-picked batch with a result like the base runs'."""
+    base, found = base_runs(runs, task), []
+    for run in runs:
+        scale = run["way"].split(" x, ")[0]
+        if run["task"] != task or " x, " not in run["way"] or "error" in run or f"plain {scale}" not in times:
+            continue
+        if verdict(run, base) <= GOOD:
+            found.append((run["steps"] * times[f"plain {scale}"], run["way"]))
+    return min(found, default=None)
+
+
+def row(run: dict[str, Any], runs: list[dict[str, Any]], times: dict[str, float]) -> dict[str, Any]:
+    base = base_runs(runs, run["task"])
+    ratios, _ = equal_progress(run, base)
+    base_s, hand = base[0]["steps"] * times["plain 1"], best_by_hand(runs, run["task"], times)
+    return {
+        "task": run["task"],
+        "base": ", ".join(f"{one['result']:.4g}" for one in base),
+        "result": run["result"],
+        "worse": verdict(run, base),
+        "seconds": run["seconds"],
+        "time": run["seconds"] / base_s,
+        "hand": None if hand is None else run["seconds"] / hand[0],
+        "hand_way": "none" if hand is None else hand[1],
+        "samples": run["samples"] / base[0]["samples"],
+        "steps": run["steps"] / base[0]["steps"],
+        "loss": statistics.median(ratios),
+        "loss_end": ratios[-1],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("worth", type=Path)
+    parser.add_argument("alone", type=Path)
+    parser.add_argument("--way", default="goodput")
+    given = parser.parse_args()
+    runs, alone = json.loads(given.worth.read_text())["runs"], json.loads(given.alone.read_text())
+    rows = [
+        row(run, runs, alone["step_times"][run["task"]])
+        for run in alone["runs"]
+        if run["way"] == given.way and "error" not in run
+    ]
+    held_out = alone["held_out"]
+    titles = ("task", "base runs", "swell", "worse by", "time / base", "time / by hand", "samples", "steps", "loss")
+    print(f"| {' | '.join(titles)} |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for one in rows:
+        name = f"{one['task']} †" if one["task"] in held_out else one["task"]
+        hand = "no batch did" if one["hand"] is None else f"{one['hand']:.2f} ({one['hand_way']})"
+        print(
+            f"| {name} | {one['base']} | {one['result']:.4g} | {one['worse']:+.1f} sd | {one['time']:.2f} | {hand} | "
+            f"{one['samples']:.2f} | {one['steps']:.2f} | {one['loss']:.2f}, at the end {one['loss_end']:.2f} |"
+        )
+    for name in ("worse", "time", "hand", "samples", "steps", "loss"):
+        values = sorted(one[name] for one in rows if one[name] is not None)
+        print(f"{name}: median {statistics.median(values):.2f}, from {values[0]:.2f} to {values[-1]:.2f}")
+    print(f"within {GOOD:g} sd: {sum(one['worse'] <= GOOD for one in rows)} of {len(rows)}")
+
+
+if __name__ == "__main__":
+    main()

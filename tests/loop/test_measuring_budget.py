@@ -1,0 +1,98 @@
+"""Measuring never costs more than its share of the time, whatever steps cost, and never stops for good."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swell.errors import CheckpointError
+from swell.loop.measuring_budget import LOAN, MeasuringBudget
+
+SHAPE = (1, 8, 1)
+
+
+def drive(budget: MeasuringBudget, steps: int, *, cost: float, share: float, step_s: float = 1.0) -> list[bool]:
+    """Measure whenever it is allowed; a measured step takes ``1 + cost`` times as long."""
+    measured = []
+    for _ in range(steps):
+        measured.append(budget.allows(SHAPE, share=share))
+        budget.committed(SHAPE, measured=measured[-1])
+        budget.timed(step_s * (1 + cost) if measured[-1] else step_s)
+    return measured
+
+
+@given(cost=st.floats(0.01, 3.5), share=st.floats(0.005, 0.5), steps=st.integers(10, 3000), step_s=st.floats(1e-4, 10))
+def test_what_measuring_costs_stays_within_its_share_and_a_bounded_loan(
+    cost: float, share: float, steps: int, step_s: float
+) -> None:
+    measured = drive(MeasuringBudget(), steps, cost=cost, share=share, step_s=step_s)
+    spent, total = cost * sum(measured), steps + cost * sum(measured)
+    assert (
+        spent <= max(share * total, LOAN + share * total / 2) + 4 * cost + 1e-6
+    )  # two of unknown cost, one at the edge
+
+
+@given(cost=st.floats(0.01, 3.5), share=st.floats(0.005, 0.5))
+def test_once_the_loan_is_repaid_the_share_is_used_up(cost: float, share: float) -> None:
+    budget = MeasuringBudget()
+    steps = int(40 * LOAN / share)
+    measured = drive(budget, steps, cost=cost, share=share)
+    assert cost * sum(measured) >= 0.8 * share * steps or sum(measured) >= 0.9 * steps
+
+
+def test_measuring_that_costs_nothing_is_never_held_back() -> None:
+    measured = drive(MeasuringBudget(), 500, cost=0.0, share=0.02)
+    assert sum(measured) >= 490
+
+
+def test_unmeasured_steps_are_timed_before_the_cost_of_measuring_is_judged() -> None:
+    assert drive(MeasuringBudget(), 6, cost=1.0, share=0.02) == [True, True, False, False, False, True]
+
+
+def test_a_step_that_compiles_does_not_end_measuring_for_long() -> None:
+    budget = MeasuringBudget()
+    drive(budget, 5, cost=1.0, share=0.02)
+    budget.committed(SHAPE, measured=True)
+    budget.timed(1000.0)
+    assert budget.spent_s <= 4.0
+    assert any(drive(budget, 300, cost=1.0, share=0.02))
+
+
+def test_replicas_with_the_same_numbers_measure_the_same_steps_also_after_a_resume() -> None:
+    one, other = MeasuringBudget(), MeasuringBudget()
+    assert drive(one, 100, cost=0.7, share=0.02) == drive(other, 100, cost=0.7, share=0.02)
+    resumed = MeasuringBudget()
+    resumed.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    assert drive(resumed, 400, cost=0.7, share=0.02) == drive(other, 400, cost=0.7, share=0.02)
+
+
+def test_after_a_change_of_world_the_latest_step_is_timed_by_nobody() -> None:
+    budget = MeasuringBudget()
+    budget.committed(SHAPE, measured=False)
+    budget.enter_world()
+    budget.timed(1.0)
+    assert budget.state_dict() == MeasuringBudget().state_dict()
+
+
+@given(shapes=st.lists(st.integers(1, 3), min_size=200, max_size=600), cost=st.floats(0.1, 3.5))
+def test_shapes_that_change_all_the_time_do_not_escape_the_budget(shapes: list[int], cost: float) -> None:
+    budget, spent, total = MeasuringBudget(), 0.0, 0.0
+    for step, size in enumerate(shapes):
+        shape = (1, size + 4 * (step // 50), 1)
+        measured = budget.allows(shape, share=0.02)
+        budget.committed(shape, measured=measured)
+        budget.timed(size * (1 + cost) if measured else size)
+        spent, total = spent + cost * size * measured, total + size * (1 + cost * measured)
+    assert spent <= 3 * LOAN + 0.02 * total + 12 * cost
+
+
+def test_a_damaged_state_is_refused_and_changes_nothing() -> None:
+    budget = MeasuringBudget()
+    drive(budget, 20, cost=1.0, share=0.02)
+    before = budget.state_dict()
+    with pytest.raises(CheckpointError, match="measuring budget"):
+        budget.load_state_dict({"total_s": 1.0})
+    assert budget.state_dict() == before
