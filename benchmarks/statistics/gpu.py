@@ -17,27 +17,11 @@ from typing import Any
 
 import torch
 from models import GPT2, resnet18
+from resident import Resident, first
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import swell
-
-
-class Resident:
-    """Samples that are on the GPU already, so that loading hides nothing."""
-
-    def __init__(self, *tensors: Tensor) -> None:
-        self.tensors = tensors
-
-    def __len__(self) -> int:
-        return len(self.tensors[0])
-
-    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, ...]]:
-        return [tuple(t[indices[0] : indices[0] + len(indices)] for t in self.tensors)]
-
-
-def first(batches: list[Any]) -> Any:
-    return batches[0]
 
 
 def image_loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:

@@ -138,13 +138,14 @@ def test_one_worker_reads_the_same_stream(kind: type[Numbers]) -> None:
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("kind", [Skipping, Stateful], ids=lambda kind: kind.__name__)
 def test_a_data_set_that_can_resume_is_not_read_from_its_beginning(kind: type[Numbers], num_workers: int) -> None:
-    before = Stream(kind(500), num_workers=num_workers)
+    resume = "state" if kind is Stateful else "reread"
+    before = Stream(kind(500), num_workers=num_workers, resume=resume)
     for position in range(0, 300, 30):
         before.available(1, position, 30)
     state = before.state_dict()
     before.close()
     dataset = kind(500)
-    after = Stream(dataset, num_workers=num_workers)
+    after = Stream(dataset, num_workers=num_workers, resume=resume)
     after.load_state_dict(state)
     assert after.available(1, 300, 30) == 30
     assert after.fetch(Span(1, 300, 310)).tolist() == list(range(1300, 1310))

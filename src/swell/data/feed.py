@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -200,7 +202,10 @@ class Feed:
         indices = tuple(self._indices(span))
         named = ", ".join(map(str, indices[:_NAMED])) + (", ..." if len(indices) > _NAMED else "")
         where = f"positions {span.start} to {span.stop} of epoch {span.epoch} (data set indices {named})"
-        if answered:
+        advice = _shared_memory(error)
+        if answered and advice:
+            message = f"loading {where} failed: {type(error).__name__}, see the error above. {advice}"
+        elif answered:
             message = (
                 f"loading {where} failed: {type(error).__name__}, see the error above; expected the data set to give "
                 "these samples and collating them to work. Fix the data set, or leave the sample out of the order."
@@ -208,10 +213,29 @@ class Feed:
         else:
             message = (
                 f"workers were lost while waiting for {where}: {type(error).__name__}: {error} The next batch starts "
-                "new workers. Workers are often killed for memory: lower num_workers or prefetch_factor. Slow ones "
-                "need a longer timeout."
+                f"new workers. {advice or _MEMORY}"
             )
         return LoadError(message, indices=indices, lost=not answered)
+
+
+_MEMORY = "Workers are often killed for memory: lower num_workers or prefetch_factor. Slow ones need a longer timeout."
+
+
+def _shared_memory(error: Exception) -> str:
+    """What to do where shared memory is too small for the batches; empty where the error is another."""
+    text, no_room = str(error).lower(), isinstance(error, OSError) and error.errno == errno.ENOSPC
+    if not no_room and "bus error" not in text and "shared memory" not in text:
+        return ""
+    try:
+        disk = os.statvfs("/dev/shm")
+        free, size = (blocks * disk.f_frsize // 1024 for blocks in (disk.f_bavail, disk.f_blocks))
+        room = f"/dev/shm has {free:,} of {size:,} kB free"
+    except OSError:
+        room = "there is no /dev/shm"
+    return (
+        f"Batches travel through shared memory, and {room}: give it more (for a container, --shm-size), lower "
+        "prefetch_factor, or load without workers (num_workers=0)."
+    )
 
 
 class _Present:

@@ -116,9 +116,10 @@ def _to_order(order: Any, *, n: int) -> Order:
 def _by_sampler(sampler: Any, *, n: int, seed: int) -> Orders:
     # Exact types: a subclass may override anything, so its indices are read.
     kind = type(sampler)
-    if isinstance(sampler, DistributedSampler):
+    if isinstance(sampler, DistributedSampler) or (hasattr(sampler, "num_replicas") and hasattr(sampler, "rank")):
+        name = kind.__name__ if "Distributed" in kind.__name__ else f"{kind.__name__}, a distributed sampler"
         raise ConfigError(
-            "sampler is a DistributedSampler, which splits the samples over a fixed number of replicas; expected one "
+            f"sampler is a {name}, which splits the samples over a fixed number of replicas; expected one "
             "order for all replicas. Leave it out and give shuffle=True: the job splits the samples."
         )
     if isinstance(sampler, BatchSampler):

@@ -29,8 +29,10 @@ class Stream:
     ``num_workers`` is 0 or 1. If it does split itself, use :class:`OwnStream`.
 
     Before each step ask ``available`` how many samples there are. Every replica gets the same answer without
-    communication. After a resume, a data set that has ``state_dict`` and ``load_state_dict``, or ``skip(n)``, continues
-    by them (:class:`swell.data.read_ahead.ReadAhead`); any other is read from the epoch's start.
+    communication. After a resume the epoch's samples are read again up to the position, by ``skip(n)`` if the data set
+    has it. With ``resume="state"`` the data set continues by its ``state_dict`` and ``load_state_dict``, which must
+    leave nothing out. Either way what comes is compared with what came before
+    (:class:`swell.data.read_ahead.ReadAhead`).
 
     ``loading`` are :class:`~swell.data.loader_options.LoaderOptions`. Batches are collated and pinned in the main
     process.
@@ -47,14 +49,14 @@ class Stream:
 
     shared = True
 
-    def __init__(self, dataset: Any, **loading: Any) -> None:
+    def __init__(self, dataset: Any, *, resume: str = "reread", **loading: Any) -> None:
         options = LoaderOptions(**loading)
         if options.num_workers > 1:
             raise ConfigError(
                 f"num_workers is {options.num_workers}; expected 0 or 1, because each worker would read the same "
                 'samples. Give num_workers=1; or split="dataset", if the data set splits itself by replica and worker.'
             )
-        self._window = _Window(dataset, options)
+        self._window = _Window(dataset, options, resume=resume)
 
     def length(self, epoch: int) -> None:
         """None: nobody knows where a stream ends before it does."""
@@ -75,8 +77,12 @@ class Stream:
         """
         return self._window.batch(span)
 
+    def fingerprints(self) -> dict[str, str]:
+        """Of some of the samples read last, by position: the same on every replica, or they read different streams."""
+        return self._window.fingerprints()
+
     def state_dict(self) -> dict[str, Any]:
-        """The data set's own state, the same on every replica; empty if it keeps none, because none is needed then."""
+        """What a resumed run compares its samples with, and what it continues from; the same on every replica."""
         return self._window.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -112,8 +118,8 @@ class OwnStream:
 
     shared = False
 
-    def __init__(self, dataset: Any, **loading: Any) -> None:
-        self._window = _Window(dataset, LoaderOptions(**loading))
+    def __init__(self, dataset: Any, *, resume: str = "reread", **loading: Any) -> None:
+        self._window = _Window(dataset, LoaderOptions(**loading), resume=resume)
         self._step: tuple[int, int] | None = None  # epoch and first position of the step under way, over all replicas
         self._begin = 0  # where that step begins in this replica's stream
         self._taken = 0  # samples taken for it
@@ -170,7 +176,7 @@ class OwnStream:
 class _Window:
     """Batches of consecutive samples that were read ahead, collated and pinned in the main process."""
 
-    def __init__(self, dataset: Any, options: LoaderOptions) -> None:
+    def __init__(self, dataset: Any, options: LoaderOptions, *, resume: str) -> None:
         if not isinstance(dataset, IterableDataset):
             raise ConfigError(
                 f"dataset is {type(dataset).__name__}; expected an IterableDataset. Give a data set with samples by "
@@ -178,7 +184,7 @@ class _Window:
             )
         reading = options.arguments()
         collating = {name: reading.pop(name) for name in ("collate_fn", "pin_memory", "pin_memory_device")}
-        self._samples = ReadAhead(dataset, **reading)
+        self._samples = ReadAhead(dataset, resume=resume, **reading)
         self._feed = Feed(self._samples, lambda epoch: Sequential(LARGEST), **collating)
 
     def available(self, epoch: int, position: int, count: int) -> int:
@@ -197,6 +203,9 @@ class _Window:
                 "available() before a step, and plan it for that many."
             )
         return self._feed.fetch(span)
+
+    def fingerprints(self) -> dict[str, str]:
+        return {f"the sample at position {at}": text for at, text in self._samples.fingerprints.items()}
 
     def state(self) -> dict[str, Any]:
         return self._samples.state()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -61,13 +62,18 @@ class BiasClock:
     def __init__(self) -> None:
         self._power_sums: dict[Tensor, float] = {}
 
+    @property
+    def idle(self) -> bool:
+        """Whether every power so far was one, so that there is nothing to keep."""
+        return not self._power_sums
+
     @contextmanager
     def running(self, optimizer: Optimizer, powers: Sequence[float]) -> Iterator[None]:
         """Show the optimizer effective step counts while the body steps it; count the step."""
         if not self._power_sums and all([power == 1 for power in powers]):
             yield
             return
-        replaced: list[tuple[dict[str, Any], Any, float]] = []  # a state, its step count, the same as a number
+        replaced: list[tuple[dict[str, Any], Any]] = []  # a state and its step count
         for group, power in zip(optimizer.param_groups, powers, strict=True):
             if "betas" not in group:
                 continue
@@ -75,14 +81,16 @@ class BiasClock:
                 if parameter.grad is None:
                     continue
                 state = optimizer.state.get(parameter) or {}
-                steps = float(state["step"]) if "step" in state else 0.0
-                total = self._power_sums[parameter] = self._power_sums.get(parameter, steps) + power
+                total = self._power_sums.get(parameter)
+                if total is None:  # only then is a count read that may be on the device
+                    total = float(state["step"]) if "step" in state else 0.0
+                total = self._power_sums[parameter] = total + power
                 if "step" in state:
-                    replaced.append((state, state["step"], steps))
+                    replaced.append((state, state["step"]))
                     state["step"] = _like(state["step"], effective_step(total, power) - 1)
         yield
-        for state, original, steps in replaced:
-            state["step"] = _like(original, steps + 1)
+        for state, original in replaced:
+            state["step"] = original + 1
 
     def state_dict(self, parameters: Sequence[Tensor]) -> dict[str, float]:
         """Power sums by the parameter's position in the list."""
@@ -94,4 +102,4 @@ class BiasClock:
 
 
 def _like(original: Any, value: float) -> Any:
-    return original.new_tensor(value) if isinstance(original, Tensor) else value
+    return torch.full_like(original, value) if isinstance(original, Tensor) else value

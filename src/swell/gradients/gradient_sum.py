@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from swell.gradients.kept import KeptGradients
 from swell.gradients.norms import WIDE, GroupNorms
 from swell.gradients.placement import copies, is_sharded, local
 from swell.gradients.preconditioner import Preconditioner
 from swell.gradients.sharded import ShardedGradients
 
 ABSENT, DENSE, SPARSE = "0", "1", "2"  # which gradient a parameter has; replicas agree on the largest code
+_grad = attrgetter("grad")
 
 
 class GradientSum:
-    """Takes each micro-gradient out of ``.grad``, measures it, and adds it up.
+    """Adds up the micro-gradients of one step, in ``.grad`` or, where each is to be measured, outside of it.
 
-    Autograd leaves every micro-gradient whole, so measuring reads it once and copies nothing; with a single
-    micro-batch the sum *is* that gradient. A ``zero_grad()`` left in the user's loop does no harm, because nothing
-    stays in ``.grad`` between micro-batches. Half-precision gradients are added up in float32.
+    ``leave`` lets autograd add the next micro-gradient to what is in ``.grad``: nothing is read, copied or moved. A
+    ``zero_grad()`` left in the user's loop is noticed by ``follow``, before the next backward pass.
+
+    ``take`` moves each micro-gradient out of ``.grad`` and measures it. Autograd leaves it whole, so measuring reads it
+    once and copies nothing; with a single micro-batch the sum *is* that gradient. A ``zero_grad()`` does no harm, and
+    half-precision gradients are added up in float32.
 
     What depends on the parameters alone is worked out once, and again after ``clear`` when some were added.
     """
@@ -35,18 +41,27 @@ class GradientSum:
         self._sizes: list[int] = []  # parameters of each group
         self._sharded: list[bool] = []  # for each parameter, whether replicas hold pieces of it
         self._copies = 1  # replicas that hold the same piece
+        self._narrow = False  # whether some gradients are too narrow to be added up in their own type
+        self._kept = KeptGradients()
+        self._hand_over = False  # whether the user's loop changes gradients between micro-batches
+        self._measured = False  # whether anything of the step was
+        self._sums: list[Tensor | None] = []
         self.clear()
 
     def clear(self) -> None:
         """Forget the step: its sums, its norms and what is left in ``.grad``; take in parameters added since."""
         if self.outdated:
             self._read_groups()
-        self._sums: list[Tensor | None] = [None] * len(self.parameters)
-        self._has_sums = False
+        if self._sums:
+            self._sums = []
         self._codes: str | None = None
+        self.in_place = False  # whether the step's sum is what lies in ``.grad``
+        self._kept.clear()
+        if self._measured:
+            self._measured = False
+            self.preconditioner.refresh()
         self._squares: list[tuple[Tensor, float]] = []
         self._preconditioned: list[tuple[Tensor, float]] = []
-        self.preconditioner.refresh()
         if self.shards is not None:
             self.shards.clear()
         for parameter in self.parameters:
@@ -59,16 +74,24 @@ class GradientSum:
         self.norms = GroupNorms(self.parameters, self._sizes)
         self._sharded = [is_sharded(parameter) for parameter in self.parameters]
         self._copies = max((copies(parameter) for parameter in self.parameters), default=1)
+        self._any_sharded = any(self._sharded)
+        self._narrow = any(parameter.dtype in WIDE for parameter in self.parameters)
 
     @property
     def empty(self) -> bool:
         """Whether no backward pass of the step has left a gradient yet, taken or still in ``.grad``."""
-        return self.codes().strip(ABSENT) == "" and all([p.grad is None for p in self.parameters])
+        for parameter in self.parameters:  # mostly the first has one
+            if parameter.grad is not None:
+                return False
+        return self.codes().strip(ABSENT) == ""
 
     @property
     def outdated(self) -> bool:
         """Whether parameters were added to the optimizer since ``clear``."""
-        return self._sizes != [len(group["params"]) for group in self._optimizer.param_groups]
+        groups = self._optimizer.param_groups
+        if len(groups) != len(self._sizes):
+            return True
+        return any([len(group["params"]) != size for group, size in zip(groups, self._sizes, strict=True)])
 
     def weigh(self, multiplier: float) -> None:
         """Multiply what a backward pass left in ``.grad``, where its loss was not weighted before it."""
@@ -80,26 +103,91 @@ class GradientSum:
             if gradient.is_sparse:
                 gradient.mul_(multiplier)
 
+    def leave(self, *, last: bool) -> bool:
+        """Let a micro-batch's gradients stay in ``.grad``, where the next backward pass adds to them.
+
+        False where they must be taken instead, because they are too narrow to be added up where they are, or because
+        the user's loop changes them there. ``last`` if no other micro-batch follows.
+        """
+        if self._sums or (not last and (self._narrow or self._hand_over)):
+            return False
+        self.in_place = True
+        if not last:
+            self._kept.keep(self.parameters)
+        return True
+
+    def follow(self) -> bool:
+        """Before another micro-batch's backward pass: put back gradients that somebody took away since ``leave``.
+
+        False where their values were changed instead, so that the sum is lost; from then on none is left there.
+        """
+        intact = self._kept.restore(self.parameters)
+        self._hand_over = self._hand_over or not intact
+        return intact
+
     def take(self, *, multiplier: float, measure: bool, preconditioned: bool, round_weight: float = 0.0) -> None:
         """Move the gradients that one micro-batch left in ``.grad`` into the sum; its loss had this ``multiplier``.
 
         ``round_weight`` is the sum of all replicas' multipliers in this round, for gradients that arrive summed.
         """
-        gradients = [p.grad for p in self.parameters]
+        gradients = list(map(_grad, self.parameters))
         weight = round_weight if self.shards is not None and self.shards.by_rounds else multiplier
         if measure and weight > 0:
-            own = self._own(gradients)
-            self._squares.append((self._own_squares(own), weight))
-            if preconditioned:
-                proxies = self.preconditioner.norm_proxies(self.parameters, own)
-                self._preconditioned.append((self._own_squares(proxies), weight))
+            self._measure(gradients, weight, preconditioned=preconditioned)
         for parameter in self.parameters:
             parameter.grad = None
-        if self._has_sums:
+        if self._sums:
             self._add(gradients)
         else:
-            self._sums, self._has_sums = gradients, True
+            self._sums = gradients
         self._codes = None
+
+    def _measure(self, gradients: list[Tensor | None], weight: float, *, preconditioned: bool) -> None:
+        self._measured = True
+        own = self._own(gradients)
+        self._squares.append((self._own_squares(own), weight))
+        if preconditioned:
+            proxies = self.preconditioner.norm_proxies(self.parameters, own)
+            self._preconditioned.append((self._own_squares(proxies), weight))
+
+    def pack(
+        self, indices: Sequence[int], views: Sequence[Tensor], *, weight: float, measure: bool, preconditioned: bool
+    ) -> list[str]:
+        """Copy the sums of some parameters into ``views`` and measure the latest micro-gradients.
+
+        ``.grad`` is then the view, if that has the parameter's type. Returns the codes; what is absent becomes zero.
+        """
+        gradients = [self.parameters[index].grad for index in indices]
+        if measure and weight > 0:
+            of_all: list[Tensor | None] = [None] * len(self.parameters)
+            for index, gradient in zip(indices, gradients, strict=True):
+                of_all[index] = gradient
+            self._measure(of_all, weight, preconditioned=preconditioned)
+        codes, targets, sources = [], [], []
+        for index, view, gradient in zip(indices, views, gradients, strict=True):
+            total, parameter = self._sums[index] if self._sums else None, self.parameters[index]
+            parts = [part for part in (total, gradient) if part is not None]
+            codes.append(ABSENT if not parts else SPARSE if all(part.is_sparse for part in parts) else DENSE)
+            if len(parts) == 1 and not parts[0].is_sparse:
+                targets.append(view)
+                sources.append(parts[0])
+            else:
+                view.zero_()
+                for part in parts:
+                    view.add_(part)
+            if parts and view.dtype == parameter.dtype:
+                parameter.grad = view
+        if targets:
+            torch._foreach_copy_(targets, sources)
+        return codes
+
+    def gather(self) -> None:
+        """Move what ``leave`` left in ``.grad`` out of it, as ``take`` would have."""
+        if self.in_place:
+            self.in_place, self._codes = False, None
+            self._sums = list(map(_grad, self.parameters))
+            for parameter in self.parameters:
+                parameter.grad = None
 
     def _own(self, gradients: list[Tensor | None]) -> list[Tensor | None]:
         """What this replica can measure now; a sharded model's gradients were measured before they were summed."""
@@ -153,7 +241,7 @@ class GradientSum:
         """This replica's part of the squared norms of sharded gradients, by group, once they are summed."""
         pieces = [
             local(total) if sharded and total is not None else None
-            for total, sharded in zip(self._sums, self._sharded, strict=True)
+            for total, sharded in zip(self._present(), self._sharded, strict=True)
         ]
         if preconditioned:
             pieces = self.preconditioner.norm_proxies(self.parameters, pieces)
@@ -172,22 +260,31 @@ class GradientSum:
 
     def sharded_sums(self) -> list[Tensor]:
         """This replica's pieces of the sharded sums, in their place."""
-        pairs = zip(self._sums, self._sharded, strict=True)
+        pairs = zip(self._present(), self._sharded, strict=True)
         return [local(total) for total, sharded in pairs if sharded and total is not None]
 
     def codes(self) -> str:
         """One character per parameter: this replica has no gradient of it, a dense one or a sparse one."""
         if self._codes is None:
             self._codes = "".join(
-                [ABSENT if total is None else SPARSE if total.is_sparse else DENSE for total in self._sums]
+                [ABSENT if total is None else SPARSE if total.is_sparse else DENSE for total in self._present()]
             )
         return self._codes
+
+    def _present(self) -> list[Tensor | None]:
+        """The sums so far, wherever they are."""
+        if self.in_place:
+            return list(map(_grad, self.parameters))
+        return self._sums or [None] * len(self.parameters)
 
     def tensors_to_sum(self, codes: Sequence[str]) -> list[Tensor]:
         """The sums that replicas add up, the same list on each: zeros where only other replicas have a gradient.
 
         Sharded ones are left out, because the model has added them up.
         """
+        self.gather()
+        if not self._sums:
+            self._sums = [None] * len(self.parameters)
         tensors: list[Tensor] = []
         for index, code in enumerate(codes):
             if code == ABSENT or self._sharded[index]:
@@ -206,12 +303,11 @@ class GradientSum:
 
     def release(self, codes: Sequence[str]) -> None:
         """Put the sums into ``.grad`` for the optimizer; a parameter that no replica used gets none."""
-        for parameter, total, code in zip(self.parameters, self._sums, codes, strict=True):
+        for parameter, total, code in zip(self.parameters, self._present(), codes, strict=True):
             if total is None or code == ABSENT:
                 parameter.grad = None
             elif code == SPARSE and not total.is_sparse:
                 parameter.grad = total.to(parameter.dtype).to_sparse(1)
             else:
                 parameter.grad = total if total.dtype == parameter.dtype else total.to(parameter.dtype)
-        self._sums = [None] * len(self.parameters)
-        self._has_sums, self._codes = False, None
+        self._sums, self._codes = [], None

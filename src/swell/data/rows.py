@@ -1,0 +1,53 @@
+"""How many samples a batch seems to hold, by the shapes of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+
+def rows(batch: Any) -> int | None:
+    """The first dimension that all tensors of a batch share; None where they differ or there are none.
+
+    Looks at tensors in tuples, lists and mappings, and not into other objects.
+
+    >>> import torch
+    >>> rows([torch.zeros(4, 8), torch.zeros(4)]), rows({"x": torch.zeros(3), "y": torch.zeros(2)}), rows("text")
+    (4, None, None)
+    """
+    first = None
+    for tensor in _tensors(batch):
+        if tensor.dim() == 0 or first not in (None, tensor.shape[0]):
+            return None
+        first = tensor.shape[0]
+    return first
+
+
+def samples_left_out(batch: Any, asked: int) -> int:
+    """How many of the samples that were ``asked`` for a ``collate_fn`` seems to have left out; 0 if it may hold all.
+
+    A batch need not have a row for each sample: tokens of all samples may be joined, time may be the first dimension,
+    a sample may have several views. So rows count as samples only where every tensor has the same number of them, more
+    than one and fewer than asked for, and no dimension of any tensor is the number asked for.
+
+    >>> import torch
+    >>> samples_left_out((torch.zeros(30, 8), torch.zeros(30)), 32), samples_left_out(torch.zeros(20, 32), 32)
+    (2, 0)
+    """
+    held = rows(batch)
+    if held is None or not 1 < held < asked or any(asked in tensor.shape for tensor in _tensors(batch)):
+        return 0
+    return asked - held
+
+
+def _tensors(batch: Any) -> Iterator[Tensor]:
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from _tensors(value)
+    elif isinstance(batch, (list, tuple)):
+        for value in batch:
+            yield from _tensors(value)

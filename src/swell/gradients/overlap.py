@@ -1,0 +1,280 @@
+"""Gradients summed over replicas in buckets, each sent as soon as the last backward pass of a step has filled it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from swell.core.protocols import OverlappingCollective, PendingSum
+from swell.gradients.gradient_sum import ABSENT, DENSE, SPARSE, GradientSum
+from swell.gradients.norms import WIDE
+
+FIRST_BYTES, BUCKET_BYTES = 2**20, 25 * 2**20  # the first is small, so that the network is busy early
+
+
+@dataclass
+class _Bucket:
+    """Some parameters and the memory that their gradients travel in."""
+
+    indices: list[int]
+    flat: Tensor
+    views: list[Tensor]
+    watched: int  # parameters whose gradients are reported by a hook; all of them, or the bucket waits for the step
+    missing: int = 0  # of those, gradients that the backward pass under way has not reached
+    codes: list[str] = field(default_factory=list)
+    flight: PendingSum | None = None
+    version: int = 0  # of ``flat`` when it was sent
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What the last backward pass of a step is worth, for measuring what it leaves."""
+
+    multiplier: float = 0.0
+    measure: bool = False
+    preconditioned: bool = False
+
+
+class OverlappedSum:
+    """Sums the gradients of one optimizer over replicas while they are computed.
+
+    Every replica sends the same buckets in the same order in every step, also one without samples, without some of the
+    gradients, or whose share failed: what is missing travels as zeros. So a bucket that is not complete here holds back
+    the later ones until ``send_rest``, and nothing is agreed on beforehand. Gradients are copied into the bucket once
+    and stay there: ``.grad`` is a view of it when the optimizer steps.
+
+    Errors of sending are kept and raised by ``send_rest``, so that none comes out of a backward pass.
+    """
+
+    def __init__(
+        self,
+        gradients: GradientSum,
+        collective: OverlappingCollective,
+        order: Sequence[int],
+        *,
+        learnt: bool = False,
+    ) -> None:
+        self._gradients, self.collective = gradients, collective
+        self._parameters = gradients.parameters
+        self._buckets = _buckets(self._parameters, order)
+        self._bucket_of: dict[int, _Bucket] = {index: b for b in self._buckets for index in b.indices}
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._hook(index))
+            for index, parameter in enumerate(self._parameters)
+            if parameter.requires_grad
+        ]
+        self._next = 0  # the bucket to send next
+        self._armed: Pass | None = None
+        self._error: Exception | None = None
+        self._extra = False  # whether gradients came after their bucket was sent
+        self.active = False  # whether a pass of this step was armed, on this replica and on all that are at its place
+        self.order: list[int] | None = None  # what the replicas have agreed on after the first step; None before
+        self._learnt = learnt  # whether ``order`` is the one in which gradients become ready
+        self.eager = True  # whether buckets are sent before the step; not where the user's loop changes gradients there
+        self.passes = 1  # backward passes over the last micro-batch of the step before
+        self.ready: list[int] = []  # parameters in the order in which the latest armed pass reached them
+
+    def _hook(self, index: int) -> Callable[[Tensor], None]:
+        def reached(parameter: Tensor) -> None:
+            if self._armed is None:
+                return
+            self.ready.append(index)
+            bucket = self._bucket_of[index]
+            bucket.missing -= 1
+            if bucket.missing == 0:
+                self._send_complete()
+
+        return reached
+
+    @property
+    def begun(self) -> bool:
+        """Whether buckets of this step are under way."""
+        return self._next > 0
+
+    def arm(self, last: Pass) -> None:
+        """The backward pass that comes now is the last of the step, as far as is known: send what it completes."""
+        if not self.eager or self._next:
+            return
+        self._armed, self.ready, self.active = last, [], True
+        for bucket in self._buckets:
+            bucket.missing = bucket.watched
+
+    def disarm(self) -> None:
+        """The pass is over."""
+        self._armed = None
+
+    def hold(self) -> None:
+        """One more backward pass comes although buckets are under way: its gradients are added to them afterwards."""
+        for bucket in self._buckets[: self._next]:
+            for index in bucket.indices:
+                self._parameters[index].grad = None
+            self._extra = True
+
+    def touched(self) -> bool:
+        """Whether somebody changed gradients that are under way; from then on none is sent before the step."""
+        for bucket in self._buckets[: self._next]:
+            held = self._extra or all(
+                self._parameters[i].grad is view or view.dtype != self._parameters[i].dtype or code == ABSENT
+                for i, view, code in zip(bucket.indices, bucket.views, bucket.codes, strict=True)
+            )
+            if not held or bucket.flat._version != bucket.version:
+                self.eager = False
+                return True
+        return False
+
+    def _send_complete(self) -> None:
+        while self._next < len(self._buckets) and self._error is None:
+            bucket = self._buckets[self._next]
+            if bucket.missing > 0 or bucket.watched < len(bucket.indices):
+                return
+            assert self._armed is not None
+            self._send(bucket, self._armed)
+
+    @torch.no_grad()
+    def _send(self, bucket: _Bucket, last: Pass) -> None:
+        try:
+            bucket.codes = self._gradients.pack(
+                bucket.indices,
+                bucket.views,
+                weight=last.multiplier,
+                measure=last.measure,
+                preconditioned=last.preconditioned,
+            )
+            bucket.flight = self.collective.begin_sum(bucket.flat)
+            bucket.version = bucket.flat._version
+            self._next += 1
+        except Exception as error:  # raised in the step, where a lost peer is answered
+            self._error = error
+
+    def send_rest(self, last: Pass) -> None:
+        """Send every bucket that is not under way yet; raises what went wrong with those before."""
+        self._armed = None
+        while self._next < len(self._buckets) and self._error is None:
+            self._send(self._buckets[self._next], last)
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    @property
+    def extra(self) -> bool:
+        """Whether gradients came after their bucket was sent."""
+        return self._extra
+
+    @property
+    def irregular(self) -> bool:
+        """Whether a gradient that was sent is absent or sparse here, or some came after their bucket was sent."""
+        return self._extra or any(code != DENSE for bucket in self._buckets for code in bucket.codes)
+
+    def _agreed_codes(self) -> list[str]:
+        """Per parameter the widest kind of gradient that any replica has, and last whether any has extra ones."""
+        codes = [ABSENT] * len(self._parameters)
+        for bucket in self._buckets:
+            for index, code in zip(bucket.indices, bucket.codes, strict=True):
+                codes[index] = code
+        texts = self.collective.gather_text("".join([*codes, DENSE if self._extra else ABSENT]))
+        return [DENSE if DENSE in kinds else max(kinds) for kinds in zip(*texts, strict=True)]
+
+    def wait(self) -> None:
+        """Wait until all buckets have arrived; raises ``WorldError`` if a replica was lost."""
+        for bucket in self._buckets:
+            if bucket.flight is not None:
+                bucket.flight.wait()
+                bucket.flight = None
+
+    def end(self) -> None:
+        """The step is over on this replica: the next one begins with no bucket under way."""
+        self._next, self._extra, self._armed, self._error, self.active = 0, False, None, None, False
+
+    def cancel(self) -> None:
+        """The step is left: complete what is under way, because the other replicas expect it, and forget it."""
+        self.send_rest(Pass())
+        self.wait()
+        self.end()
+
+    @torch.no_grad()
+    def release(self, *, irregular: bool, share: float) -> None:
+        """Leave the sums in ``.grad``, multiplied by ``share``; ``irregular`` if any replica is.
+
+        After the first step the replicas agree on the order in which gradients become ready, by the first one's.
+        """
+        codes = self._agreed_codes() if irregular else [DENSE] * len(self._parameters) + [ABSENT]
+        if not self._learnt:
+            self._learnt = True
+            self._agree_on_order()
+        if codes[-1] != ABSENT:
+            self._add_extra()
+        if share != 1:
+            torch._foreach_mul_([bucket.flat for bucket in self._buckets], share)
+        for bucket in self._buckets:
+            for index, view in zip(bucket.indices, bucket.views, strict=True):
+                parameter = self._parameters[index]
+                if codes[index] == ABSENT:
+                    parameter.grad = None
+                elif codes[index] == SPARSE:
+                    parameter.grad = view.to(parameter.dtype).to_sparse(1)
+                else:
+                    parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
+
+    def _agree_on_order(self) -> None:
+        (first, *_) = self.collective.gather_text(" ".join(map(str, self.ready)))
+        ready = [int(index) for index in first.split()]
+        rest = [index for index in reversed(range(len(self._parameters))) if index not in set(ready)]
+        self.order = [*dict.fromkeys(ready), *rest]
+
+    def _add_extra(self) -> None:
+        """Sum what came after the buckets were sent, and add it."""
+        for bucket in self._buckets:
+            extra = torch.zeros_like(bucket.flat)
+            pieces = extra.split([view.numel() for view in bucket.views])
+            for index, view, piece in zip(bucket.indices, bucket.views, pieces, strict=True):
+                gradient = self._parameters[index].grad
+                if gradient is not None and gradient is not view and self._extra:
+                    piece.as_strided(view.size(), view.stride()).add_(gradient.to_dense())
+            self.collective.sum_tensors([extra])
+            bucket.flat += extra
+
+    def close(self) -> None:
+        """Take the hooks off the parameters."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+
+def _buckets(parameters: Sequence[Tensor], order: Sequence[int]) -> list[_Bucket]:
+    """Parameters of one type and device together, in the given order; those that need no gradient come last."""
+    kinds: dict[tuple[torch.dtype, torch.device, bool], list[list[int]]] = {}
+    room: dict[tuple[torch.dtype, torch.device, bool], int] = {}
+    for index in order:
+        parameter = parameters[index]
+        dtype = WIDE.get(parameter.dtype, parameter.dtype)
+        kind = dtype, parameter.device, parameter.requires_grad
+        size = parameter.numel() * dtype.itemsize
+        lists = kinds.setdefault(kind, [])
+        if not lists or room[kind] < size:
+            room[kind] = FIRST_BYTES if not lists else BUCKET_BYTES
+            lists.append([])
+        lists[-1].append(index)
+        room[kind] -= size
+    place = {index: number for number, index in enumerate(order)}
+    made = [(kind, indices) for kind, lists in kinds.items() for indices in lists]
+    made.sort(key=lambda one: (not one[0][2], place[one[1][-1]]))  # by when they will be complete
+    return [_bucket([(i, parameters[i]) for i in indices], kind[0], kind[1]) for kind, indices in made]
+
+
+def _bucket(members: Sequence[tuple[int, Tensor]], dtype: torch.dtype, device: torch.device) -> _Bucket:
+    flat = torch.zeros(sum(p.numel() for _, p in members), dtype=dtype, device=device)
+    views, first = [], 0
+    for _, parameter in members:
+        strides = parameter.stride() if _is_dense(parameter) else parameter.contiguous().stride()
+        views.append(flat.as_strided(parameter.size(), strides, first))
+        first += parameter.numel()
+    return _Bucket([index for index, _ in members], flat, views, sum(p.requires_grad for _, p in members))
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether its elements fill their memory without gaps, in whatever order."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    return tensor.numel() > 0 and last + 1 == tensor.numel()
