@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-venv=.venv-keras
+venv=${VENV:-.venv-keras}
 stamp=$venv/.stamp
 python=${PYTHON:-python3}
 

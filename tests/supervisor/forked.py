@@ -70,7 +70,7 @@ class ForkedWorker(WorkerProcess):
             threads=threads,
             beat_s=beat_s,
         )
-        self.member, self.slot, self.log = member, slot, log
+        self.member, self.slot, self.log, self.log_start = member, slot, log, 0
         log.touch()
         read_end, write_end = os.pipe()
         pid = os.fork()

@@ -1,7 +1,7 @@
 """A worker without torch, for tests of the supervisor alone: keeps to the protocol and forms every world at once.
 
-plain_worker.py WHAT, where WHAT is train (until told to stop), finish, fail, hang, deaf (to notices) or quit (status 0
-without a word).
+plain_worker.py WHAT, where WHAT is train (until told to stop), finish, fail, hang, deaf (to notices), quit (status 0
+without a word) or chatter (train, with much output).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def main(what: str) -> int:
     link.say("ready")
     number = 0
     began = time.monotonic()
+    if what == "chatter":
+        print("\n".join(f"line {i} {'-' * 200}" for i in range(20_000)), flush=True)
     while True:
         newest = link.newest
         if newest is None or newest.number > number:

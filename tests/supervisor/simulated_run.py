@@ -37,14 +37,20 @@ class SimulatedRun:
         self.generations: list[Generation] = []
         self.joined: dict[int, set[int]] = {}
         self.ended: int | None = None
-        self.started = 0
+        self.started = self.attempts = 0
+        self.unstarted: set[int] = set()  # names of workers whose processes could not be started
+        self.startable = True  # whether there is room for another process
         self.do(members.begin(self.now))
 
     def do(self, actions: list[Action]) -> None:
         killed = []
         for action in actions:
             assert self.ended is None, "the run acted after its end"
-            if isinstance(action, Start):
+            if isinstance(action, Start) and not self.startable:
+                self.attempts += 1
+                self.unstarted.add(action.member)
+                self.do(self.members.not_started(action.member, "no room", self.now))
+            elif isinstance(action, Start):
                 assert action.member not in self.workers
                 taken = {worker.slot for worker in self.members.workers.values() if worker.member != action.member}
                 assert action.slot not in taken, "two workers on one place"
@@ -73,7 +79,7 @@ class SimulatedRun:
         before = self.generations[-1] if self.generations else Generation(number=0, members=())
         assert generation.number == before.number + 1
         assert len(set(generation.members)) == len(generation.members) > 0
-        assert set(generation.members) <= set(generation.alive) <= set(self.workers)
+        assert set(generation.members) <= set(generation.alive) <= set(self.workers) | self.unstarted
         if not self.members.end.stopping:
             assert (len(generation.members) in self.members.sizes.allowed) != generation.interim
             assert len(generation.members) <= self.members.target
@@ -89,9 +95,9 @@ class SimulatedRun:
         stayed = [member for member in before.members if member in generation.members]
         assert list(generation.members[: len(stayed)]) == stayed, "survivors keep their order and come first"
 
-    def exit(self, member: int, code: int) -> None:
+    def exit(self, member: int, code: int, *, error: str = "") -> None:
         if self.workers.pop(member, None) is not None:
-            self.do(self.members.exited(member, code, self.now))
+            self.do(self.members.exited(member, code, self.now, error=error))
 
     def tick(self, seconds: float) -> None:
         self.now += seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from swell.supervisor.membership import Membership
 from swell.supervisor.notice import EXIT_RESUME
 from swell.supervisor.patience import Patience
 from swell.supervisor.sizes import parse_sizes
+from swell.supervisor.stall import Activity
 from tests.supervisor.simulated_run import SimulatedRun
 
 PATIENCE = Patience(settle_s=0.25, linger_s=2.0, start_s=60.0, hang_s=10.0, grace_s=30.0)
@@ -30,7 +32,9 @@ def settled(sizes: str = "1:4", target: int = 2, **options: Any) -> SimulatedRun
 
 
 EVENTS = st.tuples(
-    st.sampled_from(["move", "move", "move", "kill", "crash", "hang", "resize", "take away", "leave", "tick", "stop"]),
+    st.sampled_from(
+        ["move", "move", "move", "kill", "crash", "hang", "resize", "take away", "leave", "tick", "stop", "no room"]
+    ),
     st.integers(0, 7),
 )
 
@@ -68,8 +72,11 @@ def test_every_history_keeps_the_invariants_and_comes_to_rest(
             run.do(run.members.asked_to_leave(member, "SIGTERM", run.now))
         elif event == "tick":
             run.tick(float(number))
+        elif event == "no room":
+            run.startable = not run.startable
         elif event == "stop" and number == 0:
             run.do(run.members.stop("test", run.now))
+    run.startable = True
     if run.ended is None:
         run.settle()
     if run.ended is None:
@@ -153,6 +160,7 @@ def test_workers_that_cannot_connect_to_one_another_are_given_up() -> None:
             newest = run.generations[-1].number
             run.do(run.members.left(1, newest, run.now))
             run.tick(0.3)
+            run.tick(20.0)  # the pauses get longer
     assert run.ended == 1
 
 
@@ -374,6 +382,54 @@ def test_a_worker_that_the_bounds_rule_out_is_told_which_they_are_and_others_tha
     assert reasons == ["not needed any more"]
 
 
+def test_a_resize_for_which_no_process_can_be_started_is_taken_back() -> None:
+    run = settled("1:4", 2)
+    run.startable = False
+    run.do(run.members.resize(4, run.now))
+    assert (run.members.target, sorted(run.workers)) == (2, [1, 2])
+    assert "no room" in run.members.refusal
+    run.startable = True
+    run.settle()
+    assert run.training() == [1, 2]
+
+
+def test_a_replacement_that_cannot_be_started_is_tried_again_after_longer_and_longer_pauses() -> None:
+    run = settled("1:4", 2)
+    run.startable = False
+    run.exit(1, -9)
+    tried_at = []
+    for _ in range(600):
+        before = run.attempts
+        run.tick(0.5)
+        tried_at += [run.now] if run.attempts > before else []
+    pauses = [later - earlier for earlier, later in pairwise(tried_at)]
+    assert pauses == sorted(pauses) and pauses[0] <= 2.0 and pauses[-1] <= 60.5
+    assert 2 in run.workers, "the survivor goes on"
+    run.startable = True
+    run.settle()
+    assert len(run.training()) == 2
+
+
+def test_where_too_few_are_left_and_none_can_be_started_for_long_the_rest_saves_and_stops() -> None:
+    run = settled("2", 2)
+    run.startable = False
+    run.exit(1, -9)
+    for _ in range(40):
+        if run.ended is None:
+            run.tick(4.0)
+            for member in list(run.workers):
+                run.move(member)
+    assert run.ended == 1 and not run.workers
+
+
+def test_a_run_that_cannot_start_any_worker_ends_with_the_reason() -> None:
+    members = Membership(parse_sizes("2"), target=2, patience=PATIENCE)
+    members.begin(0.0)
+    members.not_started(1, "no room", 0.0)
+    actions = members.not_started(2, "no room", 0.0)
+    assert any(isinstance(action, Log) and "no worker can be started (no room)" in action.text for action in actions)
+
+
 def test_a_run_that_is_ending_cannot_be_resized() -> None:
     run = settled(target=2)
     run.do(run.members.stop("swell stop", run.now))
@@ -393,3 +449,59 @@ def test_actions_are_told_in_words() -> None:
     assert members.begin(0.0) == [Start(1, 0)]
     assert isinstance(members.ready(1, 0.0)[0], Announce)
     assert any(isinstance(action, Log) for action in members.formed(1, 1, 0.0))
+
+
+ERROR = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nKeyError: 3'
+
+
+def fail_all(run: SimulatedRun, error: str) -> None:
+    """Every worker that is there now ends by the error of its script."""
+    for member in list(run.workers):
+        if member in run.workers and run.ended is None:
+            run.exit(member, 1, error=error)
+
+
+@pytest.mark.parametrize("sizes", ["1:4", "2"])
+def test_a_script_error_that_comes_again_before_the_first_step_ends_the_run(sizes: str) -> None:
+    run = start(sizes, max_restarts=3)
+    fail_all(run, ERROR)
+    assert run.ended is None, "the first time may have been bad luck"
+    fail_all(run, ERROR)
+    assert run.ended == 1 and run.started == 4
+
+
+def test_another_error_or_a_worker_that_has_trained_is_tried_again() -> None:
+    run = start("1:4", max_restarts=3)
+    fail_all(run, ERROR)
+    fail_all(run, ERROR.replace("KeyError", "OSError"))
+    assert run.ended is None
+    run = settled("1", 1, max_restarts=3)
+    for _ in range(2):
+        (member,) = run.workers
+        run.do(run.members.beat(member, 1, run.now, Activity(steps=1)))
+        run.exit(member, 1, error=ERROR)
+        run.settle()
+    assert run.ended is None and len(run.training()) == 1
+
+
+def test_newcomers_that_fail_alike_are_not_replaced_for_ever_and_the_others_go_on() -> None:
+    run = settled("1:4", 2, max_restarts=99)
+    for member in run.training():
+        run.do(run.members.beat(member, 1, run.now, Activity(steps=1)))
+    run.do(run.members.resize(3, run.now))
+    before = run.started
+    for _ in range(6):
+        newcomers = [member for member in run.workers if member > 2]
+        if not newcomers:
+            break
+        run.exit(newcomers[0], 1, error=ERROR)
+    run.settle()
+    assert run.training() == [1, 2] and run.started == before + 1 and run.ended is None
+
+
+def test_a_script_with_a_process_group_of_its_own_is_refused_at_once() -> None:
+    run = start("1:4", max_restarts=3)
+    fail_all(
+        run, "Traceback (most recent call last):\n  ...\nValueError: environment variable RANK expected, but not set"
+    )
+    assert run.ended == 2 and run.started == 2

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from swell.checkpoint.manifest import FileEntry
+from swell.core.regular_files import open_regular
 from swell.errors import CheckpointError
 
 _CHUNK = 4 << 20
@@ -70,7 +71,7 @@ def checksum_file(folder: Path, name: str) -> FileEntry:
     """Length and checksum of an existing file."""
     digest = hashlib.sha256()
     length = 0
-    with open(folder / name, "rb", buffering=0) as file:
+    with open(open_regular(folder / name, os.O_RDONLY, follow=True), "rb", buffering=0) as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
             length += len(chunk)

@@ -47,6 +47,19 @@ def remove_leftovers(root: Path) -> None:
                 remove_folder(folder)
 
 
+def revoke_drafts(root: Path) -> None:
+    """Take away what other processes are writing below ``root``: the rename that would publish it then fails.
+
+    Only for the process that has just become the folder's one writer. A draft that is begun later is refused by its
+    own process, which asks for the right to write after it has made the folder and before it fills it.
+    """
+    with suppress(FileNotFoundError):
+        for folder in root.iterdir():
+            if folder.name.startswith(_WRITING):
+                with suppress(OSError):  # published or given up in this moment
+                    hide_and_remove(folder)
+
+
 def hide_and_remove(folder: Path) -> None:
     """Delete a folder that others look for; one rename hides it first, so that a crash leaves none that is torn."""
     hidden = folder.with_name(f"{_DELETING}{uuid.uuid4().hex}")

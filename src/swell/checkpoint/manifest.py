@@ -17,6 +17,7 @@ from swell.errors import CheckpointError, DamagedCheckpointError
 FORMAT = 1
 FILE_NAME = "manifest.json"
 
+_LARGEST = 1 << 63
 _FORMER_FIELDS = ("model", "meta")  # written by earlier versions of this format, and ignored
 
 
@@ -76,20 +77,42 @@ def sealed(fields: Mapping[str, Any]) -> str:
 def from_json(text: str | bytes, *, where: str) -> Manifest:
     """The manifest that ``to_json`` was given; ``where`` names its checkpoint in errors."""
     try:
-        fields = json.loads(text)
+        fields = json.loads(text, parse_constant=_refuse_constant)
         if fields.pop("sha256") != _checksum(fields):
             raise ValueError("its checksum does not match")
+        _check_count("format", fields["format"])
         if fields["format"] > FORMAT:
             raise CheckpointError(
                 f"checkpoint {where} is of format {fields['format']}; expected format {FORMAT} or older, which this "
                 f"version of swell reads. Upgrade swell, or choose another run folder. Nothing was changed."
             )
         parts = tuple(_part(part) for part in fields.pop("parts"))
+        _check(fields)
         return Manifest(parts=parts, **{key: value for key, value in fields.items() if key not in _FORMER_FIELDS})
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DamagedCheckpointError(
             f"checkpoint {where} is damaged: its {FILE_NAME} cannot be read ({error}). An older one may be complete."
         ) from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of a manifest")
+
+
+def _check(fields: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` where a value is of a kind that swell does not write, checksum or not."""
+    for name in ("samples", "step", "world_size"):
+        if name in fields:
+            _check_count(name, fields[name])
+    for name in ("run_id", "created", "name"):
+        text = fields.get(name)
+        if not (isinstance(text, str) or (text is None and name == "name") or name not in fields):
+            raise ValueError(f"{name} is {repr(text)[:40]}, no text")
+
+
+def _check_count(name: str, value: Any) -> None:
+    if type(value) is not int or not 0 <= value < _LARGEST:
+        raise ValueError(f"{name} is {repr(value)[:40]}, no count")
 
 
 def _part(fields: Mapping[str, Any]) -> PartEntry:
@@ -100,10 +123,13 @@ def _part(fields: Mapping[str, Any]) -> PartEntry:
 
 
 def _entry(fields: Mapping[str, Any]) -> FileEntry:
-    entry = FileEntry(path=str(fields["path"]), bytes=int(fields["bytes"]), sha256=str(fields["sha256"]))
+    _check_count("the length of a file", fields["bytes"])
+    entry = FileEntry(path=str(fields["path"]), bytes=fields["bytes"], sha256=str(fields["sha256"]))
     path = PurePosixPath(entry.path)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise ValueError(f"{entry.path!r} lies outside the checkpoint")
+    if "\0" in entry.path:
+        raise ValueError(f"{entry.path!r} is the path of no file")
     return entry
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import pickle
 import re
 from collections.abc import Callable, Collection, Iterator
@@ -16,6 +17,7 @@ import torch
 from swell.checkpoint.disk import checksum_file
 from swell.checkpoint.encoding import decode, refuse_shards
 from swell.checkpoint.manifest import FILE_NAME, Manifest, PartEntry, from_json
+from swell.core.regular_files import open_regular, read_regular
 from swell.errors import CheckpointError, DamagedCheckpointError
 
 _FOLDER = re.compile(r"(\d{6,})-samples(\d+)-step(\d+)")
@@ -77,13 +79,22 @@ def inspect(path: Path | str) -> Checkpoint:
     """The checkpoint in a folder, after a quick check: its manifest, and the length of every file."""
     path = Path(path)
     with _explained_errors(path):
-        manifest = from_json((path / FILE_NAME).read_bytes(), where=str(path))
+        manifest = from_json(read_regular(path / FILE_NAME, follow=True), where=str(path))
         for entry in manifest.files:
-            length = (path / entry.path).stat().st_size
+            length = _length(path / entry.path)
             if length != entry.bytes:
                 raise _damage(path, f"{entry.path} has {length} bytes instead of {entry.bytes}")
     match = _FOLDER.fullmatch(path.name)
     return Checkpoint(path=path, number=int(match[1]) if match else 0, manifest=manifest)
+
+
+def _length(path: Path) -> int:
+    """The length of a regular file; a pipe or a device could not be read to its end."""
+    descriptor = open_regular(path, os.O_RDONLY, follow=True)
+    try:
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
 
 
 def verify(checkpoint: Checkpoint, *, first: int = 0, every: int = 1) -> None:

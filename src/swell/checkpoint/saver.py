@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from swell.checkpoint.reading import Checkpoint
 from swell.checkpoint.worker_thread import WorkerThread
-from swell.errors import CheckpointError
+from swell.errors import CheckpointError, RunFolderError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,7 @@ class AsyncSaver:
 
     ``on_saved`` and ``on_warning`` are called on the thread that calls ``poll``, ``save_async``, ``save``, ``wait`` or
     ``close``, never on the writing thread, so they need no locks. A failed save is a warning; ``wait`` raises it too.
+    Where another process has become the folder's writer, all of them but ``close`` raise ``RunFolderError``.
     """
 
     def __init__(
@@ -137,6 +138,8 @@ class AsyncSaver:
             self._on_saved(completion.result)
             return None
         error = completion.error
+        if isinstance(error, RunFolderError):
+            raise error
         if not isinstance(error, CheckpointError):
             cause = error
             error = CheckpointError(f"saving a checkpoint failed: {type(cause).__name__}: {cause}. Training can go on.")
@@ -155,5 +158,8 @@ class AsyncSaver:
         """Finish the save that is being written and free the memory; a failure is warned of, not raised."""
         self._allocator.wait()
         self._writer.wait()
-        self.poll()
+        try:
+            self.poll()
+        except RunFolderError as error:
+            self._on_warning(str(error))
         self._stager = self.store.stager()

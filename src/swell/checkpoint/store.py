@@ -6,7 +6,7 @@ import platform
 import uuid
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ import numpy as np
 import torch
 
 from swell.checkpoint.disk import disk_error, sync_folder
+from swell.checkpoint.hidden_folders import revoke_drafts
 from swell.checkpoint.reading import Checkpoint, inspect, numbered_folders, read_parts, verify
 from swell.checkpoint.snapshot import HostBuffers, Snapshot, take
 from swell.checkpoint.writing import Draft, remove_leftovers, retire
+from swell.core.regular_files import require_own_folder
 from swell.errors import CheckpointError, ConfigError, DamagedCheckpointError
 from swell.version import __version__
 
@@ -37,8 +39,9 @@ class Store:
 
     The last ``keep`` are kept, and the newest of each name. ``on_warning`` is called once for each damaged checkpoint.
     ``on_point`` is called with the name of each point that a save reaches ("begun", "part model", …, "manifest",
-    "synced", "renamed", "published"), so that tests can fail there. Both are called on the thread that saves or reads.
-    Without ``run_id`` it is read from the checkpoints; a new run gets a new one.
+    "synced", "renamed", "published"), so that tests can fail there. ``before_commit`` raises if this process may not
+    save any more; it is asked when a save begins and before its rename. All are called on the thread that saves or
+    reads. Without ``run_id`` it is read from the checkpoints; a new run gets a new one.
 
     >>> import tempfile
     >>> store = Store(tempfile.mkdtemp(), run_id="demo")
@@ -57,6 +60,7 @@ class Store:
         keep: int = 3,
         on_warning: Callable[[str], None] = _warn,
         on_point: Callable[[str], None] = lambda point: None,
+        before_commit: Callable[[], None] = lambda: None,
     ) -> None:
         if keep < 1:
             raise ConfigError(f"keep is {keep}; expected 1 or more. Give the number of checkpoints to keep.")
@@ -64,8 +68,11 @@ class Store:
         self.keep = keep
         self._on_warning = on_warning
         self._on_point = on_point
+        self._before_commit = before_commit
+        self.damage: list[str] = []  # of the checkpoints that were passed over, newest first
         self._warned: set[str] = set()
         self._root_made = False
+        self._has_own_id = run_id is not None
         self.run_id = run_id or self._run_id_on_disk() or uuid.uuid4().hex[:12]
 
     def save(
@@ -107,10 +114,12 @@ class Store:
         try:
             self._make_root()
             remove_leftovers(self.root)
-            draft = Draft(self.root, on_point=self._on_point)
+            draft = Draft(self.root, on_point=self._on_point, before_commit=self._before_commit)
             self._on_point("begun")
             yield draft
         except OSError as error:
+            with suppress(OSError):
+                self._before_commit()  # where another process took the draft away, this says so
             raise disk_error(error, doing="saving a checkpoint", folder=self.root) from error
         finally:
             if draft is not None:
@@ -211,7 +220,20 @@ class Store:
                 if path.exists():  # otherwise it was deleted in the meantime
                     self._pass_over(error)
 
+    def take_over(self) -> None:
+        """Continue the run as the folder's one writer: take away what other processes are saving, keep the run's id."""
+        if not self.root.is_symlink():  # otherwise saving is refused
+            revoke_drafts(self.root)
+        if not self._has_own_id:
+            self.run_id = self._run_id_on_disk() or self.run_id
+
+    def forget(self) -> None:
+        """Begin as in an empty folder: its checkpoints were moved away."""
+        self.damage.clear()
+        self.run_id = uuid.uuid4().hex[:12]
+
     def _make_root(self) -> None:
+        require_own_folder(self.root)
         # Only the first save makes the run's folder: one that vanishes later may be on a disk that was unmounted.
         folders = [self.root] if self._root_made else [*reversed(self.root.parents), self.root]
         for folder in folders:
@@ -229,6 +251,8 @@ class Store:
         return None
 
     def _pass_over(self, error: CheckpointError) -> None:
+        if str(error) not in self.damage:
+            self.damage.append(str(error))
         self._warn_once(f"{error} It is passed over; delete it if you need the space.")
 
     def _warn_once(self, message: str) -> None:

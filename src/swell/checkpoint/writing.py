@@ -26,11 +26,20 @@ class Draft:
 
     The order of writing is: every part and its sync, the manifest and its sync, the folder's sync, the rename, the sync
     of ``root``. A crash at any point leaves either a hidden folder that is ignored or a complete checkpoint.
+
+    ``before_commit`` raises if this process may not write any more. It is called once the folder is made and before the
+    rename. A newer writer takes the folder away after it got the right, so the rename cannot succeed after that.
     """
 
-    def __init__(self, root: Path, *, on_point: Callable[[str], None]) -> None:
+    def __init__(self, root: Path, *, on_point: Callable[[str], None], before_commit: Callable[[], None]) -> None:
         self._hidden = HiddenFolder(root)
         self.folder = self._hidden.path
+        self._before_commit = before_commit
+        try:
+            before_commit()
+        except BaseException:
+            self._hidden.remove()
+            raise
         self._root = root
         self._on_point = on_point
         self._parts: list[PartEntry] = []
@@ -71,13 +80,16 @@ class Draft:
         number = max((number for number, _ in numbered_folders(self._root)), default=0) + 1
         while True:
             path = self._root / folder_name(number=number, samples=manifest.samples, step=manifest.step)
+            self._before_commit()
             try:
                 os.rename(self.folder, path)
                 return number, path
-            except OSError as error:  # another process has taken the number since
+            except OSError as error:
+                if error.errno == errno.ENOENT:
+                    self._before_commit()  # says who took the folder away
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                number += 1
+                number += 1  # another process has taken the number since
 
     def _file_name(self, part: str) -> str:
         """The part's name, changed where a file cannot have it; unique on disks that do not distinguish A from a."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -66,8 +68,11 @@ class TorchCollective:
         self.lost = False
         self.stuck = False
         self.underway: Callable[[], None] | None = None  # called while tensors are under way, for faults on purpose
+        self.waiting: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while this one waits for peers
+        self.poll: Callable[[], None] = _nothing  # called now and then while it waits
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
+        self._sums_on_cpu = "gloo" in str(dist.get_backend(group))
         control_rank, control_size = dist.get_rank(self.control_group), dist.get_world_size(self.control_group)
         if (control_rank, control_size) != (self.rank, self.size):
             raise ConfigError(
@@ -75,6 +80,19 @@ class TorchCollective:
                 f"{self.rank} of {self.size}, as in the main group. Make both groups from the same ranks in the "
                 f"same order."
             )
+
+    def release(self) -> None:
+        """Let the groups go, so that their threads end; nothing can be exchanged afterwards."""
+        for name in ("group", "control_group"):
+            self.__dict__.pop(name, None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("group", "control_group"):
+            raise WorldError(
+                "the process group was left; expected an open one. Exchange values before the job is closed, or make "
+                "another job."
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
         """Every rank's float64 numbers, in rank order; every rank gives the same number of them."""
@@ -119,6 +137,23 @@ class TorchCollective:
                 self.underway()
             self._land(flights)
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether sums that are under way leave the way free for numbers."""
+        return self.size > 1 and self.group is not self.control_group
+
+    def begin_sum(self, tensor: torch.Tensor) -> PendingTensor:
+        """Begin to replace a contiguous tensor by its sum over ranks; ``wait`` for it before the tensor is used.
+
+        It travels over ``group``, beside numbers and text. Every rank begins the same sums in the same order.
+        """
+        with lost_peers_as_world_errors("summing tensors"):
+            group = self.group if tensor.device.type != "cpu" or self._sums_on_cpu else self.control_group
+            work = dist.all_reduce(tensor, group=group, async_op=True)
+        if self.underway is not None:
+            self.underway()
+        return PendingTensor(self, tensor, work)
+
     @torch.no_grad()
     def broadcast_tensors(self, tensors: Sequence[torch.Tensor], *, source: int) -> None:
         """Overwrite each tensor with the source rank's, in place; shapes and dtypes must be the same everywhere."""
@@ -146,8 +181,13 @@ class TorchCollective:
         if on_device:
             work.wait()
             return
+        with self.waiting():
+            self._finish(work)
+
+    def _finish(self, work: dist.Work) -> None:
         while True:
             try:
+                self.poll()
                 work.wait(_POLL)
                 return
             except RuntimeError:
@@ -170,6 +210,22 @@ class TorchCollective:
 
     def _group_of(self, tensor: torch.Tensor) -> dist.ProcessGroup:
         return self.control_group if tensor.device.type == "cpu" else self.group
+
+
+def _nothing() -> None:
+    """Nobody watches."""
+
+
+class PendingTensor:
+    """A tensor whose sum over ranks is under way."""
+
+    def __init__(self, collective: TorchCollective, tensor: torch.Tensor, work: dist.Work | None) -> None:
+        self._collective, self._tensor, self._work = collective, tensor, work
+
+    def wait(self) -> None:
+        """Return when the sum is there; on a device, when whatever is queued next will find it."""
+        with lost_peers_as_world_errors("summing tensors"):
+            self._collective.finish(self._work, on_device=self._tensor.device.type != "cpu")
 
 
 Bucket = list[torch.Tensor]

@@ -14,13 +14,16 @@ from datetime import timedelta
 import torch
 
 from swell.errors import WorldError
-from swell.runtime.collective import TorchCollective
+from swell.runtime.at_exit import AtExit
+from swell.runtime.collective import Alone, TorchCollective
 from swell.runtime.environment import Environment
+from swell.runtime.faults import take_strikes
 from swell.runtime.peer_failures import is_peer_failure, reason_of
 from swell.runtime.process_groups import (
     abort_default_group,
     choose_backend,
     choose_device,
+    drop_default_group,
     join_default_group,
     keep_for_ever,
     leave_default_group,
@@ -28,7 +31,8 @@ from swell.runtime.process_groups import (
 )
 from swell.runtime.rendezvous import RendezvousStore, SupersededError
 from swell.runtime.sockets import Connections
-from swell.runtime.supervisor_link import SupervisorLink
+from swell.runtime.standard_output import make_output_patient
+from swell.runtime.supervisor_link import Dismissed, SupervisorLink
 from swell.supervisor.channel import Channel
 from swell.supervisor.generation import Generation
 from swell.supervisor.notice import Notice
@@ -57,18 +61,21 @@ class ElasticWorld:
         self._link = link
         self._backend = backend
         self._timeout_s = timeout_s
-        self._collective: TorchCollective | None = None
+        self._collective: TorchCollective | Alone | None = None
         self._members: tuple[int, ...] = ()  # of the present group
+        self._rendezvous = ""  # where they met
         self._connections = Connections()
         self._passed = 0  # newest generation this worker was in or gave up: it waits for a newer one
         self._stores: list[RendezvousStore] = []  # torch keeps only the C++ half alive
         self._excepthook = sys.excepthook
         self._lock = threading.Lock()
         self._closed = False
+        self._end = AtExit(self._leave_at_exit)
         link.on_generation = self._hear
+        link.on_orphaned = self._cut
 
     @property
-    def collective(self) -> TorchCollective:
+    def collective(self) -> TorchCollective | Alone:
         """The collective of the present members; there is none before the first ``reform``."""
         if self._collective is None:
             raise WorldError(
@@ -108,12 +115,32 @@ class ElasticWorld:
         """Report the numbers of workers the job can be laid out on, and in ``why`` the bounds behind them."""
         self._link.say("allow", sizes=sorted(set(sizes)), why=why)
 
-    def reform(self) -> TorchCollective:
+    def mark(self, doing: str) -> None:
+        """A sign of progress, and what this worker does next; a worker that gives none for long is stuck."""
+        self._link.main.mark(doing)
+
+    def trouble(self, name: str, text: str) -> None:
+        """Tell the owner of the run what is wrong, though training goes on; an empty text when it is right again."""
+        self._link.say("trouble", name=name, text=text)
+
+    def reform(self) -> TorchCollective | Alone:
         """Leave the present group, whole or broken, and form the newest generation with its members.
 
         Blocks until a generation with this worker is formed. Raises ``Dismissed``, which ends the process, if the
-        others go on without it or the supervisor is gone.
+        others go on without it or the supervisor is gone. Where it is gone and a member was lost too, nobody forms a
+        world any more: the first of those who are left goes on alone, because it has the notice to save and stop.
         """
+        with self._link.main.forming():
+            try:
+                collective = self._reform()
+            except Dismissed:
+                if not (self._link.lost and self._claim_the_rest()):
+                    raise
+                collective = self._go_on_alone()
+        self._link.main.enter_world()
+        return collective
+
+    def _reform(self) -> TorchCollective:
         self._drop()
         if self._passed:
             self._link.say("left", number=self._passed)
@@ -139,18 +166,47 @@ class ElasticWorld:
                 self._link.say("formed", number=generation.number, took_s=round(time.monotonic() - began_at, 4))
                 return collective
 
-    def close(self) -> None:
-        """Leave for good: together with the others, or at once while an exception is raised."""
+    def close(self, *, alone: bool = False) -> None:
+        """Leave for good: together with the others, or at once while an exception is raised.
+
+        ``alone`` says that this worker leaves while the others still train, so it waits for nobody.
+        """
         if self._closed:
             return
         self._closed = True
+        self._end.cancel()
         failing = sys.exc_info()[0] not in (None, SystemExit)
         if not failing:
-            self._link.say("done")
-        if self._collective is not None and not failing:
+            self._link.say("done", alone=alone and len(self._members) > 1)
+        if isinstance(self._collective, TorchCollective) and not failing and not alone:
             leave_default_group(self._collective)
             self._collective = None
         self._drop()
+
+    def _leave_at_exit(self) -> None:
+        """The script has ended without closing its job; a group with a lost or stuck member is left as it is."""
+        collective = self._collective
+        if isinstance(collective, TorchCollective) and not (collective.lost or collective.stuck):
+            drop_default_group(collective)
+
+    def _claim_the_rest(self) -> bool:
+        """Whether this worker is the first that lost its peers after the supervisor, and was in a world with them."""
+        if not self._members:
+            return False
+        claim = os.path.join(os.path.dirname(self._rendezvous), f"alone-{self._passed}")
+        try:
+            os.makedirs(os.path.dirname(claim), mode=0o700, exist_ok=True)
+            os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except OSError:
+            return False
+        return True
+
+    def _go_on_alone(self) -> Alone:
+        with self._lock:
+            self._collective = Alone()
+            self._members = (self.member,)
+            self.generation, self.interim = self._passed + 1, False
+        return self._collective
 
     def _form(self, generation: Generation, *, connect_s: float) -> TorchCollective:
         rank, size = generation.members.index(self.member), len(generation.members)
@@ -175,10 +231,12 @@ class ElasticWorld:
             connections.sever()
             raise
         set_timeout(collective, timedelta(seconds=self._timeout_s))
+        collective.waiting, collective.poll = self._link.main.waiting, self._link.main.poll
         with self._lock:
             self._connections = connections
             self._collective = collective
             self._members = generation.members
+            self._rendezvous = generation.rendezvous
             self.generation, self.interim = generation.number, generation.interim
         self._passed = generation.number
         if self._link.superseded(generation.number):  # only a loss does that before all have formed it
@@ -189,15 +247,20 @@ class ElasticWorld:
         """Cut every connection of the present group, so that no neighbour waits for this worker, and forget it."""
         with self._lock:
             self._connections.sever()
-            if self._collective is not None and self._collective.stuck:
+            if isinstance(self._collective, TorchCollective) and self._collective.stuck:
                 keep_for_ever(self._collective)
             self._collective = None
         abort_default_group(self._backend)
 
     def _hear(self, generation: Generation) -> None:
         """In the link's thread: free the main thread from a collective that cannot finish because a member died."""
+        if not set(self._members) <= set(generation.alive):
+            self._cut()
+
+    def _cut(self) -> None:
+        """In the link's thread: end every exchange with the present members, who do not answer any more."""
         with self._lock:
-            if self._collective is None or set(self._members) <= set(generation.alive):
+            if not isinstance(self._collective, TorchCollective):
                 return
             self._connections.sever()
             self._collective.lost = True
@@ -226,5 +289,7 @@ def open_elastic_world(
             f"SWELL_CHANNEL is {descriptor}; expected the descriptor of a connection to a supervisor ({error}). Start "
             f"the script with `swell run`, or unset SWELL_CHANNEL."
         ) from error
+    make_output_patient()
+    take_strikes(environment)
     link = SupervisorLink(Channel(end), member, beat_s=environment.swell_beat_s or 1.0)
     return ElasticWorld(link, device=own_device, backend=choose_backend(own_device, backend), timeout_s=timeout_s)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from swell.errors import ConfigError
+from swell.supervisor.run_dir import RunDir
+from swell.supervisor.supervision import Supervision
 
 _Number = TypeVar("_Number", int, float)
 
@@ -29,9 +31,13 @@ class Environment:
     swell_member: int | None = None  # SWELL_MEMBER: this worker's name, never used twice in a run
     swell_slot: int | None = None  # SWELL_SLOT: the slot (device) of the machine that it uses
     swell_run_dir: str | None = None  # SWELL_RUN_DIR: the folder of the run
+    swell_run_dir_given: str | None = None  # SWELL_RUN_DIR_GIVEN: set if the user chose that folder
+    swell_supervisor: str | None = None  # SWELL_SUPERVISOR: the identity of the supervisor's process
+    swell_fresh: bool = False  # SWELL_FRESH: start over, and set the run's checkpoints aside
     swell_rehearse: str | None = None  # SWELL_REHEARSE: measure only, as `swell noise` and `swell tune` ask
     swell_beat_s: float | None = None  # SWELL_BEAT_S: seconds between two heartbeats
     swell_faults: str | None = None  # SWELL_FAULTS: where to fail on purpose
+    swell_strikes: str | None = None  # SWELL_STRIKES: whether signals make this worker get stuck, for `swell chaos`
     swell_events: str | None = None  # SWELL_EVENTS: a second file for a job's events
 
     @property
@@ -43,6 +49,13 @@ class Environment:
     def supervised(self) -> bool:
         """Whether ``swell run`` started this process."""
         return self.swell_channel is not None and self.swell_member is not None
+
+    @property
+    def supervision(self) -> Supervision | None:
+        """The supervisor that started this process, if one did."""
+        if not self.supervised or self.swell_run_dir is None or self.swell_supervisor is None:
+            return None
+        return Supervision(identity=self.swell_supervisor, lock=str(RunDir(self.swell_run_dir).lock_file))
 
     @property
     def nodes(self) -> int:
@@ -91,9 +104,13 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         swell_member=whole("SWELL_MEMBER"),
         swell_slot=whole("SWELL_SLOT"),
         swell_run_dir=text("SWELL_RUN_DIR"),
+        swell_run_dir_given=text("SWELL_RUN_DIR_GIVEN"),
+        swell_supervisor=text("SWELL_SUPERVISOR"),
+        swell_fresh=_flag("SWELL_FRESH", text("SWELL_FRESH")),
         swell_rehearse=text("SWELL_REHEARSE"),
         swell_beat_s=number("SWELL_BEAT_S", float, "a number of seconds"),
         swell_faults=text("SWELL_FAULTS"),
+        swell_strikes=text("SWELL_STRIKES"),
         swell_events=text("SWELL_EVENTS"),
     )
     rank, size = environment.rank, environment.world_size
@@ -109,6 +126,12 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
             f"torchrun or `swell run`, or unset both to run on one process."
         )
     return environment
+
+
+def _flag(name: str, value: str | None) -> bool:
+    if value not in (None, "0", "1"):
+        raise ConfigError(f"environment variable {name} is {value!r}; expected 1 or 0. Unset it for 0.")
+    return value == "1"
 
 
 def count_places() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,6 +14,7 @@ from typing import Any, NoReturn
 
 from swell.errors import ConfigError
 from swell.runtime.environment import Environment, read_environment
+from swell.supervisor.strike_signals import STRIKE_SIGNALS
 
 POINTS = {
     "backward": "before a backward pass",
@@ -144,6 +146,33 @@ def read_faults(environment: Environment | None = None) -> Faults:
         raise ConfigError(
             f"SWELL_FAULTS is {text!r}; expected a plan made by Faults.variables() ({error}). Unset it or set it so."
         ) from error
+
+
+def take_strikes(environment: Environment) -> None:
+    """Let ``swell chaos`` strike this worker by signals; nothing where it was not asked for."""
+    if environment.swell_strikes and threading.current_thread() is threading.main_thread():
+        acts = {"stuck": _get_stuck, "spin": _spin, "clock": _jump}
+        for kind, name in STRIKE_SIGNALS.items():
+            signal.signal(getattr(signal, name), acts[kind])
+
+
+def _get_stuck(*_: object) -> None:
+    while True:
+        time.sleep(3600)
+
+
+def _spin(*_: object) -> None:
+    while True:
+        pass
+
+
+_CLOCK = time.time
+
+
+def _jump(*_: object) -> None:
+    """The wall clock of this process goes a day ahead, or back where it was."""
+    ahead = time.time() - _CLOCK() > 3600
+    time.time = _CLOCK if ahead else lambda: _CLOCK() + 86400  # type: ignore[assignment]
 
 
 class FailingSamples:

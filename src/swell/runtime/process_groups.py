@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import sys
+from contextlib import nullcontext
 from datetime import timedelta
 
 import torch
@@ -14,7 +15,9 @@ from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 from swell.core.protocols import Collective
 from swell.errors import ConfigError, WorldError
 from swell.runtime.collective import TorchCollective
+from swell.runtime.environment import read_environment
 from swell.runtime.peer_failures import lost_peers_as_world_errors
+from swell.runtime.strangers import closed_to_strangers
 
 DEFAULT_TIMEOUT_S = 600.0  # after this time in a collective its peers count as lost
 
@@ -71,9 +74,12 @@ def join_default_group(
     with lost_peers_as_world_errors("forming the world"):
         if store is None:
             shared, rank, size = next(dist.rendezvous("env://", timeout=timeout))
-            # Otherwise a second job would find the addresses of the first one's group under the same names.
-            store = dist.PrefixStore(f"swell/{next(_GROUPS)}", shared)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout, device_id=bound)
+            # Otherwise a second job would find the addresses of the first one's group under the same names, and workers
+            # that torchrun has started again would find those of dead ones: its agent keeps the store.
+            restart = read_environment().restart_count or 0
+            store = dist.PrefixStore(f"swell/{restart}/{next(_GROUPS)}", shared)
+        with closed_to_strangers() if backend == "gloo" else nullcontext():
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout, device_id=bound)
         return wrap_default_group(device, timeout_s=timeout_s)
 
 
@@ -84,7 +90,8 @@ def wrap_default_group(device: torch.device, *, timeout_s: float) -> TorchCollec
         raise WorldError(
             "the default process group is missing; expected one. Call torch.distributed.init_process_group first."
         )
-    control = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+    with closed_to_strangers():
+        control = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
     assert isinstance(control, dist.ProcessGroup)  # every rank is a member of it
     return TorchCollective(group, control, device)
 
@@ -96,7 +103,8 @@ def background_collective(collective: Collective) -> tuple[Collective, dist.Proc
     """
     if not isinstance(collective, TorchCollective):
         return collective, None
-    group = dist.new_group(backend="gloo")
+    with closed_to_strangers():
+        group = dist.new_group(backend="gloo")
     assert isinstance(group, dist.ProcessGroup)  # every rank is a member of it
     return TorchCollective(group), group
 
@@ -132,17 +140,31 @@ def keep_for_ever(collective: TorchCollective) -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
-def leave_default_group(collective: TorchCollective) -> None:
-    """Wait for the others once more, unless an exception is being raised, then destroy the groups.
-
-    Otherwise one rank may close its connections while another still reads from them, and gloo then aborts the process
-    at exit.
-    """
+def leave_default_group(collective: TorchCollective, *, alone: bool = False) -> None:
+    """Wait for the others once more, unless there is an exception or this one leaves alone; then destroy the groups."""
     try:
-        if sys.exc_info()[0] in (None, SystemExit):  # otherwise the others do not know that this one leaves
+        if sys.exc_info()[0] in (None, SystemExit) and not alone:  # otherwise the others do not know that it leaves
             collective.barrier()
     except WorldError:
         pass  # a peer is gone: there is nobody to wait for
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        drop_default_group(collective)
+
+
+def drop_default_group(collective: TorchCollective) -> None:
+    """Destroy all groups without waiting for anybody, and end their threads.
+
+    A gloo thread that frees the tensors of the last exchange needs the interpreter's lock for it. If it gets there
+    while the interpreter shuts down, Python ends the thread in the middle of C++ code, and the process aborts:
+    "terminate called without an active exception". A group ends its threads when nobody holds it any more.
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    collective.release()
+
+
+def drop_control_group(collective: TorchCollective) -> None:
+    """The same for the control group alone, because the default group is the script's own."""
+    if dist.is_initialized() and collective.control_group is not collective.group:
+        dist.destroy_process_group(collective.control_group)
+    collective.release()

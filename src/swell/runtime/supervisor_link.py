@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import select
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from swell.runtime.activity import MainThread
 from swell.supervisor.channel import Channel
 from swell.supervisor.generation import Generation
 from swell.supervisor.notice import EXIT_RESUME, Notice
+from swell.supervisor.stall import Activity, describe_stall, stall_limit
 
 
 class Dismissed(SystemExit):
@@ -32,8 +36,11 @@ class SupervisorLink:
     """Listens in its own thread, so that the newest messages can be read without waiting.
 
     The thread also sends the heartbeat. It stops when the process is stopped or another thread never releases the
-    interpreter, and the supervisor notices that. Each beat carries the number of calls of ``step``, to distinguish a
-    stuck worker from a busy one.
+    interpreter, and the supervisor notices that. Each beat says what the main thread does and when it last made
+    progress, to distinguish a stuck worker from a busy one.
+
+    When the supervisor is gone, the thread goes on as its deputy (``on_orphaned``): it cuts the main thread loose from
+    peers that do not answer, so that it can save, and ends a process whose main thread is stuck.
     """
 
     def __init__(self, channel: Channel, member: int, *, beat_s: float = 1.0) -> None:
@@ -41,9 +48,11 @@ class SupervisorLink:
         self.newest: Generation | None = None
         self.notice: Notice | None = None
         self.on_generation: Callable[[Generation], None] = lambda generation: None  # called in the link's thread
+        self.on_orphaned: Callable[[], None] = lambda: None  # likewise: nobody will announce another generation
+        self.main = MainThread()
         self._channel = channel
         self._beat_s = beat_s
-        self._progress = 0
+        self._grace_s, self._stall_s = 60.0, None
         self._release: str | None = None
         self._lost = False
         self._changed = threading.Condition()
@@ -54,8 +63,15 @@ class SupervisorLink:
         self._channel.send({"say": word, **facts})
 
     def step(self) -> None:
-        """Count a step for the heartbeat."""
-        self._progress += 1
+        """Count a step for the heartbeat; the first is told at once, because it says that the script works."""
+        self.main.step()
+        if self.main.steps == 1:
+            self.say("beat", **self.main.report())
+
+    @property
+    def lost(self) -> bool:
+        """Whether the supervisor is gone."""
+        return self._lost
 
     def newer_than(self, number: int) -> Generation:
         """The newest generation above ``number`` that this worker is a member of; waits for it.
@@ -94,7 +110,10 @@ class SupervisorLink:
         while True:
             now = time.monotonic()
             if now >= next_beat:
-                self.say("beat", progress=self._progress)
+                late_s = now - next_beat
+                if late_s > 2 * self._beat_s + 1.0:
+                    self.main.slept(late_s)
+                self.say("beat", **self.main.report())
                 next_beat = now + self._beat_s
             ready, _, _ = select.select([self._channel.fileno()], [], [], max(0.0, next_beat - time.monotonic()))
             if not ready:
@@ -109,6 +128,27 @@ class SupervisorLink:
             if self.notice is None:
                 self.notice = Notice(source="supervisor lost", time=time.time())
             self._changed.notify_all()
+        self._watch_alone()
+
+    def _watch_alone(self) -> None:
+        """The supervisor is gone: see to it that this process saves what it can, and that it ends."""
+        began_at, cut = time.monotonic(), False
+        while True:
+            before = time.monotonic()
+            time.sleep(self._beat_s)
+            if time.monotonic() - before > 3 * self._beat_s + 1.0:  # this process was stopped, and goes on now
+                began_at += time.monotonic() - before
+                self.main.slept(time.monotonic() - before)
+            activity = Activity.from_message(self.main.report())
+            still_s = min(activity.still_s, time.monotonic() - began_at)
+            patience_s = max(self._grace_s / 2, 2 * (activity.usual_s or 0.0))
+            if activity.waiting and not cut and min(self.main.waited_s, time.monotonic() - began_at) > patience_s:
+                cut = True
+                self.on_orphaned()
+            elif still_s > stall_limit(activity, awaited=True, stall_s=self._stall_s):
+                why = describe_stall(activity, for_s=still_s, limit_s=still_s, stall_s=self._stall_s)
+                print(f"swell: the supervisor is gone and this worker {why}: it ends", file=sys.stderr, flush=True)
+                end_own_session()
 
     def _take(self, message: dict[str, Any]) -> None:
         generation = None
@@ -121,6 +161,15 @@ class SupervisorLink:
                 self.notice = Notice(source=message["source"], time=now, deadline=deadline)
             elif message["say"] == "release":
                 self._release = message["reason"]
+            elif message["say"] == "patience":
+                self._grace_s, self._stall_s = message["grace_s"], message["stall_s"]
             self._changed.notify_all()
         if generation is not None:
             self.on_generation(generation)
+
+
+def end_own_session() -> None:
+    """End this process and those it started, without a word."""
+    if os.getpgid(0) == os.getpid():  # it leads its group, as a worker of `swell run` does
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)

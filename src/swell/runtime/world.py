@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from swell.core.protocols import Collective
 from swell.errors import ConfigError, WorldError
+from swell.runtime.at_exit import AtExit
 from swell.runtime.collective import Alone, TorchCollective
 from swell.runtime.elastic_world import open_elastic_world
 from swell.runtime.environment import Environment, read_environment
@@ -17,6 +18,8 @@ from swell.runtime.process_groups import (
     DEFAULT_TIMEOUT_S,
     choose_backend,
     choose_device,
+    drop_control_group,
+    drop_default_group,
     join_default_group,
     leave_default_group,
     wrap_default_group,
@@ -90,8 +93,16 @@ class World(Protocol):
         """The notice for the whole run to stop, if any. Local and cheap; members may see it at different times."""
         ...
 
-    def close(self) -> None:
-        """Leave for good; may be called twice."""
+    def mark(self, doing: str) -> None:
+        """A sign of progress, and what this worker does next (``swell.supervisor.stall.DOING``). Local and cheap."""
+        ...
+
+    def trouble(self, name: str, text: str) -> None:
+        """Tell the owner of the run what is wrong, though training goes on; an empty text when it is right again."""
+        ...
+
+    def close(self, *, alone: bool = False) -> None:
+        """Leave for good; may be called twice. ``alone`` says that the others still train."""
         ...
 
 
@@ -108,6 +119,8 @@ class StaticWorld:
         self.device = device
         self.nodes = nodes
         self._owns_group = owns_group
+        if isinstance(collective, TorchCollective):
+            self._end = AtExit(self._leave_at_exit)
 
     def pending(self) -> bool:
         """Never: nobody can announce another world."""
@@ -131,11 +144,26 @@ class StaticWorld:
         """None: this world has no supervisor."""
         return None
 
-    def close(self) -> None:
+    def mark(self, doing: str) -> None:
+        """Nothing to do: nobody watches."""
+
+    def trouble(self, name: str, text: str) -> None:
+        """Nothing to do: the run's own log tells it."""
+
+    def close(self, *, alone: bool = False) -> None:
         """Destroy the process group if this world made it."""
         if self._owns_group and isinstance(self.collective, TorchCollective):
             self._owns_group = False
-            leave_default_group(self.collective)
+            self._end.cancel()
+            leave_default_group(self.collective, alone=alone)
+
+    def _leave_at_exit(self) -> None:
+        """The script has ended without closing its job."""
+        assert isinstance(self.collective, TorchCollective)
+        if self._owns_group:
+            drop_default_group(self.collective)
+        else:
+            drop_control_group(self.collective)
 
 
 def open_world(

@@ -1,7 +1,9 @@
-"""Strike the workers of a run at random, through its control socket, as a spot market would."""
+"""Strike a run at random: its workers, through its control socket, its supervisor, and what is around them."""
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -13,8 +15,12 @@ from typing import Any
 
 from swell.errors import ConfigError
 from swell.supervisor.control import ask
+from swell.supervisor.strike_signals import STRIKE_SIGNALS
+from swell.supervisor.surroundings import SURROUNDINGS, struck
 
-STRIKES = {"kill": "SIGKILL", "term": "SIGTERM", "stop": "SIGSTOP"}
+STRIKES = {"kill": "SIGKILL", "term": "SIGTERM", "stop": "SIGSTOP", **STRIKE_SIGNALS}
+KINDS = (*STRIKES, "supervisor", *SURROUNDINGS)
+_HOLD_S = 3.0  # how long a disk stays full, or a network bad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +34,9 @@ class ChaosOptions:
     max_faults: int | None = None
 
     def __post_init__(self) -> None:
-        unknown = [kind for kind in self.kinds if kind not in STRIKES]
+        unknown = [kind for kind in self.kinds if kind not in KINDS]
         if unknown or not self.kinds:
-            raise ConfigError(f"kinds is {','.join(self.kinds)!r}; expected some of {','.join(STRIKES)}.")
+            raise ConfigError(f"kinds is {','.join(self.kinds)!r}; expected some of {','.join(KINDS)}.")
         for name, value in (("mtbf", self.mtbf_s), ("duration", self.duration_s)):
             if value is not None and not value > 0:
                 raise ConfigError(f"{name} is {value:g}; expected seconds above 0.")
@@ -47,8 +53,10 @@ class Chaos:
         self, run_dir: str | Path, options: ChaosOptions, *, write: Callable[[str], None] = lambda line: None
     ) -> None:
         self.strikes: Counter[str] = Counter()
+        self.struck_at: list[float] = []  # seconds since the epoch, one for each strike
         self.stopped = False  # whether the run was asked to stop because its time was over
         self._run_dir, self._options, self._write = run_dir, options, write
+        self._supervisors: dict[int, list[int]] = {}  # those that were killed, with their workers
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="swell-chaos", daemon=True)
 
@@ -59,6 +67,10 @@ class Chaos:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+
+    def struck(self, supervisor: int) -> list[int] | None:
+        """The workers of a supervisor that was killed here; None of another one."""
+        return self._supervisors.get(supervisor)
 
     def _run(self) -> None:
         random, options = Random(self._options.seed), self._options
@@ -92,11 +104,31 @@ class Chaos:
         if kind == "term":
             target = status["target"]
             kind = "term" if len(status["members"]) > min(status["allowed"]) else "kill"
-        if self._ask("chaos", signal=STRIKES[kind], rank=rank) is not None:
+        now = time.time()
+        if kind == "supervisor":
+            self._strike_supervisor(status)
+        elif kind in SURROUNDINGS:
             self.strikes[kind] += 1
-            self._write(f"{STRIKES[kind]} to rank {rank} of {len(status['members'])}")
+            self.struck_at += [now] * len(status["members"])
+            self._write(f"{kind}: {SURROUNDINGS[kind]}")
+            with struck(kind, Path(self._run_dir)):
+                self._over.wait(_HOLD_S)
+        elif self._ask("chaos", signal=STRIKES[kind], rank=rank) is not None:
+            self.strikes[kind] += 1
+            self._write(f"{kind} ({STRIKES[kind]}) to rank {rank} of {len(status['members'])}")
+            self.struck_at.append(now)
             if kind == "term" and not self._over.wait(0.5):
                 self._ask("resize", workers=target)
+
+    def _strike_supervisor(self, status: dict[str, Any]) -> None:
+        """Kill it, once training has begun; whoever runs it starts it again."""
+        if status["state"] == "training":
+            self._supervisors[status["pid"]] = [worker["pid"] for worker in status["workers"]]
+            self.strikes["supervisor"] += 1
+            self.struck_at += [time.time()] * len(status["workers"])
+            self._write("supervisor: SIGKILL to swell run")
+            os.kill(status["pid"], signal.SIGKILL)
+            self._wait_for_training()
 
     def _ask(self, word: str, **facts: Any) -> dict[str, Any] | None:
         """The supervisor's answer; None while the run starts or ends, or if it refuses."""

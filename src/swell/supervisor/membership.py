@@ -13,6 +13,7 @@ Invariants, for every order of events (``tests/supervisor/test_membership.py``):
    until then.
 6. Workers are restarted after faults at most ``max_restarts`` times (one incident may take several workers with it);
    resizes are not counted.
+7. A process that cannot be started ends nobody: a resize is taken back, a replacement is tried again later.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from swell.supervisor.next_generation import is_formed, is_whole, propose, ranke
 from swell.supervisor.notice import EXIT_RESUME, Notice
 from swell.supervisor.patience import Patience, overdue
 from swell.supervisor.run_end import RunEnd
+from swell.supervisor.script_error import refusal_of
 from swell.supervisor.sizes import WorldSizes
+from swell.supervisor.stall import Activity
+from swell.supervisor.start_pause import StartPause
 from swell.supervisor.worker import Worker, describe_exit, failure_status
 
 OnFailure = Literal["restart", "shrink", "stop"]
@@ -63,8 +67,13 @@ class Membership:
         self.over = False
         self._announced_at = self._ticked_at = -math.inf
         self._last_name = 0
+        self._early_error = ""  # of the last worker that its script's error ended before its first step
+        self._repeats = False  # whether the last worker ended by the error of an earlier incident
         self._incident = 0  # workers named up to here belong to the last incident
         self._futile = 0  # generations in a row that could not be formed, though nobody died
+        self._start = StartPause()
+        self.refusal = ""  # why the last resize was taken back
+        self._grown_from: int | None = None  # the number of workers before a resize that is not complete yet
 
     def begin(self, now: float) -> list[Action]:
         """Start the first workers."""
@@ -76,6 +85,7 @@ class Membership:
         worker = self._hear(member, now)
         if worker is not None and worker.phase == "starting":
             worker.phase, worker.ready_at = "ready", now
+            self._start.succeeded()
         return self._decide(now)
 
     def joined(self, member: int, number: int, now: float) -> list[Action]:
@@ -93,6 +103,7 @@ class Membership:
             worker.moved_at = now
         if number == self.generation.number and is_formed(self.workers, self.generation):
             self._incident = self._futile = 0
+            self._grown_from = self._grown_from if len(self.generation.members) < self.target else None
             return [Log(f"generation {number}: {len(self.generation.members)} workers"), *self._decide(now)]
         return []
 
@@ -104,19 +115,51 @@ class Membership:
         logs = [Log(f"worker {member} could not form generation {number}: {why}")] if why else []
         return [*logs, *self._decide(now)]
 
-    def beat(self, member: int, progress: int, now: float) -> list[Action]:
-        """A sign of life, with the number of steps the worker has counted."""
+    def beat(self, member: int, progress: int, now: float, activity: Activity | None = None) -> list[Action]:
+        """A sign of life, with the worker's count of signs of progress and what its main thread does."""
         worker = self._hear(member, now)
-        if worker is not None and progress != worker.progress:
+        if worker is None:
+            return []
+        if progress != worker.progress:
             worker.progress, worker.moved_at = progress, now
+        if activity is not None:
+            worker.activity = activity
+            worker.moved_at = max(worker.moved_at, now - activity.still_s)
         return []
 
-    def done(self, member: int, now: float) -> list[Action]:
-        """A worker has come to the end of its training, or of its part in it, and is about to exit."""
+    def not_started(self, member: int, why: str, now: float) -> list[Action]:
+        """A process could not be started: take a resize back, or try again later and go on with those there are.
+
+        Workers that are too many then are sent home by the next tick, because their processes may not exist yet.
+        """
+        self.workers.pop(member, None)
+        present = [worker for worker in self.workers.values() if worker.phase != "dismissed"]
+        if self.end.begun or len(present) >= self.target:
+            return self._decide(now) if self.end.begun else []
+        if not self.generation.number and not self.workers:
+            return self.abort(f"no worker can be started ({why})", 2, now)
+        for_s, start_s = self._start.failed(now), self.patience.start_s
+        if self._grown_from is not None:
+            wanted, self.target, self._grown_from = self.target, self._grown_from, None
+            self.refusal = f"a worker could not be started ({why})"
+            return [Log(f"{self.refusal}: the run stays at {self.target} workers instead of {wanted}")]
+        if for_s > start_s and self.sizes.floor(len(present)) is None:
+            text = f"for {start_s:g} s no worker could be started ({why})"
+            return self.stop(text, now, code=1) if present else self.abort(text, 1, now)
+        return [Log(f"a worker could not be started ({why}): it is tried again, and the others go on")]
+
+    def done(self, member: int, now: float, *, alone: bool = False) -> list[Action]:
+        """A worker has come to the end of its training, or of its part in it, and is about to exit.
+
+        ``alone`` says that it has left the loop while others were still in it, so they cannot go on.
+        """
         worker = self._hear(member, now)
-        if worker is not None:
-            worker.leaving, worker.deadline = True, min(worker.deadline, now + self.patience.grace_s)
-            worker.phase = "done" if worker.phase == "ready" else worker.phase
+        if worker is None:
+            return []
+        worker.leaving, worker.deadline = True, min(worker.deadline, now + self.patience.grace_s)
+        worker.phase = "done" if worker.phase == "ready" else worker.phase
+        if alone and worker.phase == "done" and not self.end.begun:
+            return [*self.end.finish_alone(member), *self._decide(now)]
         return []
 
     def restrict(self, sizes: Iterable[int], now: float, *, why: str) -> list[Action]:
@@ -144,7 +187,12 @@ class Membership:
                 f"workers is {workers}; expected {self.sizes}, on which the job's batch can be laid out. Ask for one "
                 f"of those, or start the job with a larger batch or a smaller lower bound on micro-batches."
             )
-        self.target, self._surplus_reason = self.sizes.require(workers), _UNNEEDED
+        before, self.target, self._surplus_reason = self.target, self.sizes.require(workers), _UNNEEDED
+        if self.target > before:
+            self._grown_from = before if self._grown_from is None else min(before, self._grown_from)
+            self._start.at = now
+        else:
+            self._grown_from = None
         actions: list[Action] = []
         if kill:
             for worker in ranked(self.workers, self.generation)[self.target :]:
@@ -186,8 +234,8 @@ class Membership:
             actions += worker.kill("the run has failed")
         return [*actions, *self._decide(now)]
 
-    def exited(self, member: int, code: int, now: float) -> list[Action]:
-        """A worker process is gone; ``code`` below 0 means that signal."""
+    def exited(self, member: int, code: int, now: float, *, error: str = "") -> list[Action]:
+        """A worker process is gone; ``code`` below 0 means that signal, ``error`` is the traceback that ended it."""
         worker = self.workers.pop(member, None)
         if worker is None:
             return []
@@ -203,7 +251,7 @@ class Membership:
         elif end.stopping or end.finishing:
             actions += end.follow(worker, code)
         elif end.failure is None:
-            actions += self._fault(worker, code, now)
+            actions += self._fault(worker, code, now, error)
         return [*actions, *self._decide(now)]
 
     def tick(self, now: float) -> list[Action]:
@@ -211,8 +259,10 @@ class Membership:
         if now - self._ticked_at > self.patience.hang_s / 2:  # the supervisor slept: messages may wait to be read
             for worker in self.workers.values():
                 worker.heard_at = max(worker.heard_at, now)
+                worker.moved_at = min(now, worker.moved_at + now - self._ticked_at)
         self._ticked_at = now
         facts = {"announced_at": self._announced_at, "patience": self.patience, "now": now}
+        facts["stopping"] = self.end.stopping
         actions: list[Action] = []
         for worker in self.workers.values():
             reason = overdue(worker, self.workers, self.generation, **facts)
@@ -226,23 +276,34 @@ class Membership:
             worker.heard_at = now
         return worker
 
-    def _fault(self, worker: Worker, code: int, now: float) -> list[Action]:
+    def _fault(self, worker: Worker, code: int, now: float, error: str) -> list[Action]:
         """A worker was lost: it is replaced, the others go on without it, or the run ends."""
         logs: list[Action] = [Log(f"worker {worker.member} {describe_exit(code)}")]
+        early = error if worker.activity.steps == 0 else ""  # before its first step
+        refusal = refusal_of(early)
+        if refusal is not None:
+            return [*logs, *self.abort(refusal, 2, now)]
+        again = worker.member > self._incident or self._repeats
+        repeated = self._repeats = early != "" and early == self._early_error and again
+        self._early_error = early or self._early_error
         if worker.member > self._incident:
             self.restarts += self.on_failure == "restart"
             self._incident = self._last_name
         if self.on_failure == "stop":
             source = f"worker {worker.member} {describe_exit(code)}"
             return [*logs, *self.stop(source, now, code=failure_status(code))]
-        if self.on_failure == "restart" and self.restarts <= self.max_restarts:
+        if self.on_failure == "restart" and self.restarts <= self.max_restarts and not repeated:
             return logs
+        last = early.rpartition("\n")[2]
         alive = sum(other.phase in ("starting", "ready") for other in self.workers.values())
         rest = self.sizes.floor(alive)
         if rest is None:
             why = "no worker may be replaced" if self.on_failure == "shrink" else "the restart budget is spent"
+            if repeated:
+                why = f"the script's error came again before a worker's first step: {last}"
             return [*logs, *self.abort(f"{alive} workers are too few and {why}", failure_status(code), now)]
         self.target = min(self.target, rest)
+        logs += [Log(f"the same error came twice before a worker's first step: {last}")] * repeated
         return [*logs, Log(f"going on with {self.target} workers")]
 
     def _decide(self, now: float) -> list[Action]:
@@ -277,7 +338,7 @@ class Membership:
         """Start the workers that are missing; give notice to those that are too many."""
         actions: list[Action] = []
         present = [worker for worker in self.workers.values() if worker.phase != "dismissed"]
-        while len(present) < self.target:
+        while len(present) < self.target and now >= self._start.at:
             self._last_name += 1
             slot = min(set(range(len(self.workers) + 1)) - {worker.slot for worker in self.workers.values()})
             worker = Worker(member=self._last_name, slot=slot, started_at=now, heard_at=now, moved_at=now)
@@ -302,7 +363,7 @@ class Membership:
             sizes=self.sizes,
             target=self.target,
             stopping=self.end.stopping is not None,
-            settle_s=self.patience.settle_s,
+            settle_s=self.patience.settle_s * 2.0**self._futile,  # a network may need a moment to come back
             linger_s=self.patience.linger_s,
             now=now,
         )

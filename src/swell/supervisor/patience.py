@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from swell.supervisor.generation import Generation
 from swell.supervisor.next_generation import is_formed
+from swell.supervisor.notice import Notice
+from swell.supervisor.stall import describe_stall, stall_limit
 from swell.supervisor.worker import Worker
 
 
@@ -17,9 +18,9 @@ class Patience:
 
     settle_s: float = 0.25  # from the first lost connection to a new generation, when nobody has died
     linger_s: float = 2.0  # from the first newcomer that is ready to its generation, while others still start
-    start_s: float = 600.0  # from the start of a process until it is ready
+    start_s: float = 600.0  # from the start of a process until it is ready; also while no process can be started
     hang_s: float = 60.0  # without a heartbeat: a stopped process, or one that never releases the interpreter
-    stall_s: float = math.inf  # without a step on any worker
+    stall_s: float | None = None  # without a sign of progress; None for the limits of ``stall``
     grace_s: float = 60.0  # from a notice to the kill
 
 
@@ -29,6 +30,7 @@ def overdue(
     newest: Generation,
     *,
     announced_at: float,
+    stopping: Notice | None,
     patience: Patience,
     now: float,
 ) -> str:
@@ -42,10 +44,29 @@ def overdue(
         return f"was not ready within {patience.start_s:g} s" if late else ""
     if now - worker.heard_at > patience.hang_s:
         return f"gave no sign of life for {patience.hang_s:g} s"
-    if worker.member in newest.members and worker.phase == "ready":
-        last_step_at = max((workers[member].moved_at for member in newest.members if member in workers), default=now)
-        if is_formed(workers, newest) and now - last_step_at > patience.stall_s:
-            return f"made no step for {patience.stall_s:g} s, nor did any other"
-        if worker.joined < newest.number and now - max(announced_at, worker.moved_at) > patience.stall_s:
-            return f"did not come to generation {newest.number} within {patience.stall_s:g} s"
+    if worker.member not in newest.members or worker.phase != "ready":
+        return ""
+    others = [workers[member] for member in newest.members if member in workers and member != worker.member]
+    awaited = any(other.activity.waiting for other in others)
+    if stopping is not None and awaited:
+        return _holds_up(worker, stopping, now=now)
+    if is_formed(workers, newest) or worker.joined < newest.number:
+        since = worker.moved_at if worker.joined == newest.number else max(announced_at, worker.moved_at)
+        limit_s = stall_limit(worker.activity, awaited=awaited, stall_s=patience.stall_s)
+        if now - since > limit_s:
+            facts = {"for_s": now - since, "limit_s": limit_s, "stall_s": patience.stall_s}
+            return describe_stall(worker.activity, **facts)
+    return ""
+
+
+def _holds_up(worker: Worker, stopping: Notice, *, now: float) -> str:
+    """Why a worker is ended before the deadline of a stop, so that those who wait for it have time left to save."""
+    assert stopping.deadline is not None
+    half_s = (stopping.deadline - stopping.time) / 2
+    if now - max(worker.heard_at, stopping.time) > half_s:
+        return f"gave no sign of life for {half_s:g} s, and the others cannot save before it is gone"
+    still_s = now - max(worker.moved_at, stopping.time)
+    busy = worker.activity.waiting or worker.activity.doing == "saving"
+    if not busy and still_s > max(half_s, 2 * (worker.activity.usual_s or 0.0)):
+        return f"made no progress for {still_s:.0f} s, and the others cannot save before it is gone"
     return ""

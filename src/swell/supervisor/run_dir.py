@@ -6,39 +6,44 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
-import tempfile
+import pwd
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from swell.core.regular_files import open_regular, read_regular, require_own_folder
 from swell.errors import ConfigError
+from swell.supervisor.private_folder import PrivateFolder, remove_leftovers
 
-_LONGEST_SOCKET_PATH = 100  # the kernel's limit is 108 bytes on Linux and 104 on macOS
+_LONGEST_RECORD, _LONGEST_PATH = 1 << 20, 4096  # bytes
 
 
 class RunDir:
     """Paths inside a run's folder.
 
     Only its owner can enter ``control/``. It contains the supervisor's lock, the record of its command line and the
-    control socket. Where the path is too long for a socket, it contains the address of one in a private folder.
+    control socket. Where its file system takes no socket, it contains the address of one in a private folder.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.control = self.path / "control"
         self.logs = self.path / "logs"
+        self.lock_file = self.control / "lock"  # locked by the supervisor while it lives
         self._record = self.control / "run.json"  # how the run was started
+        self._supervised_in = self.control / "supervised_in"  # the folder that its supervisor uses, if it is another
+        self._saved_in = self.control / "saved_in"  # the folder that its job uses, if it is another
 
     @contextmanager
-    def lock(self) -> Iterator[Path]:
-        """Lock the run for one supervisor; gives a private folder for sockets and rendezvous, removed afterwards."""
+    def lock(self) -> Iterator[PrivateFolder]:
+        """Lock the run for one supervisor; gives a private folder for rendezvous, removed afterwards."""
         try:
-            self.logs.mkdir(parents=True, exist_ok=True)
-            self.control.mkdir(exist_ok=True)
+            for folder in (self.logs, self.control):
+                require_own_folder(folder)
+                folder.mkdir(parents=True, exist_ok=True)
             self.control.chmod(0o700)
-            lock = os.open(self.control / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = open_regular(self.lock_file, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise ConfigError(
                 f"--run-dir is {str(self.path)!r}; expected a folder you can write to ({error}). Give another one."
@@ -51,30 +56,44 @@ class RunDir:
                     f"--run-dir {self.path} is in use by another `swell run`; expected a folder without an active run. "
                     f"Stop that run with `swell stop {self.path}`, or give another folder."
                 ) from None
-            private = Path(tempfile.mkdtemp(prefix="swell-"))
+            remove_leftovers(self.control)
+            private = PrivateFolder(self.control)
             try:
                 yield private
             finally:
                 with contextlib.suppress(OSError):
                     (self.control / "address").unlink()
-                shutil.rmtree(private, ignore_errors=True)
+                private.close()
         finally:
             os.close(lock)
 
-    def place_socket(self, private: Path) -> Path:
-        """The path for the control socket; it is written down for clients."""
-        path = self.control.resolve() / "socket"
-        if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
-            path = private / "socket"
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()  # left behind by a supervisor that was killed; we hold the lock
-        _write_private(self.control / "address", str(path))
-        return path
+    def write_address(self, socket: Path) -> None:
+        """Write down for clients where the control socket is."""
+        _write_private(self.control / "address", str(socket))
+
+    def connect(self, job_folder: Path) -> None:
+        """Let commands find the run by the job's folder too: both folders name each other."""
+        other = RunDir(job_folder)
+        with contextlib.suppress(OSError):  # the run itself does not need it
+            other.control.mkdir(parents=True, exist_ok=True)
+            other.control.chmod(0o700)
+            _write_private(other._supervised_in, str(self.path.resolve()))
+            _write_private(self._saved_in, str(job_folder.resolve()))
+
+    @property
+    def job_folder(self) -> Path:
+        """Where the run's job keeps its log and its checkpoints."""
+        return _named_in(self._saved_in) or self.path
 
     def find_socket(self) -> Path:
         """The control socket of this run's supervisor."""
+        if (elsewhere := _named_in(self._supervised_in)) is not None and not self._record.exists():
+            return RunDir(elsewhere).find_socket()
         try:
-            return Path((self.control / "address").read_text())
+            socket = self.control.resolve() / "socket"
+            if socket.is_socket():
+                return socket
+            return Path(os.fsdecode(read_regular(self.control / "address", limit=_LONGEST_PATH)))
         except PermissionError:
             raise ConfigError(
                 f"run folder {self.path} belongs to another user; expected one of your own. Ask its owner to control "
@@ -95,15 +114,34 @@ class RunDir:
         problem = "There is no run in it" if self.path.exists() else "There is no such folder"
         return f"{problem}: give the --run-dir of a `swell run`."
 
+    def _refuse_foreign(self, record: Path) -> None:
+        """Refuse to run what others can have written."""
+        for path in (self.control, record):
+            status = path.lstat()
+            if status.st_uid != os.geteuid():
+                owner = f"belongs to user {_user_name(status.st_uid)}"
+            elif status.st_mode & 0o022:
+                owner = "can be written by other users"
+            else:
+                continue
+            raise ConfigError(
+                f"{path} {owner}; expected one that only you can write, because the command line in it would run as "
+                f"you. Read it first; then give --trust to run it, or start its script again with `swell run`."
+            )
+
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Remember how the run was started."""
         _write_private(self._record, json.dumps(record, indent=2) + "\n")
 
-    def read_record(self) -> dict[str, Any]:
-        """How the run was started."""
+    def read_record(self, *, trust: bool = False) -> dict[str, Any]:
+        """How the run was started; without ``trust`` only if nobody but this user can have written that."""
+        if (elsewhere := _named_in(self._supervised_in)) is not None and not self._record.exists():
+            return RunDir(elsewhere).read_record(trust=trust)
         path = self._record
         try:
-            record = json.loads(path.read_text())
+            if not trust:
+                self._refuse_foreign(path)
+            record = json.loads(read_regular(path, limit=_LONGEST_RECORD))
             if isinstance(record, dict):
                 return record
             raise ValueError("not a JSON object")
@@ -119,10 +157,25 @@ class RunDir:
             ) from error
 
 
+def _named_in(path: Path) -> Path | None:
+    """The folder that a file names; None if there is no such file."""
+    try:
+        return Path(os.fsdecode(read_regular(path, limit=_LONGEST_PATH)))
+    except OSError:
+        return None
+
+
+def _user_name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"number {number}"
+
+
 def _write_private(path: Path, text: str) -> None:
     """Write a file that only its owner can read, completely or not at all."""
-    aside = path.with_suffix(".new")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    aside = path.with_suffix(f".new{os.getpid()}")
+    descriptor = open_regular(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
     aside.replace(path)

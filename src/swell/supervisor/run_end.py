@@ -47,6 +47,11 @@ class RunEnd:
         self.finishing = True
         self._finished.append(member)
 
+    def finish_alone(self, member: int) -> list[Action]:
+        """A member says that it has left the training loop while others were still in it."""
+        self.finish(member)
+        return self._cut_off()
+
     def follow(self, worker: Worker, code: int) -> list[Action]:
         """Another worker exited while the run was stopping or finishing: by itself, or killed because it was stuck."""
         actions: list[Action] = []

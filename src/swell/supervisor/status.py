@@ -28,7 +28,7 @@ def run_status(members: Membership, processes: Mapping[int, WorkerProcess], now:
                 "pid": processes[worker.member].pid,
                 "slot": worker.slot,
                 "phase": worker.phase,
-                "steps": worker.progress,
+                "steps": worker.activity.steps,
                 "silent_s": round(now - worker.heard_at, 3),
                 "log": str(processes[worker.member].log),
             }

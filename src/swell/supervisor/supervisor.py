@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import signal
@@ -14,20 +15,29 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from swell.core.regular_files import open_regular
 from swell.errors import ConfigError, SwellError, WorldError
 from swell.supervisor.actions import Action, Announce, Ask, End, Kill, Log, Release, Start
 from swell.supervisor.channel import Channel
 from swell.supervisor.control import ControlServer
+from swell.supervisor.listening import Listening
 from swell.supervisor.logs import LogFollower
 from swell.supervisor.membership import Membership, OnFailure
 from swell.supervisor.patience import Patience
+from swell.supervisor.private_folder import PrivateFolder
+from swell.supervisor.requests import carry_out
 from swell.supervisor.run_dir import RunDir
+from swell.supervisor.script_error import script_error
 from swell.supervisor.sizes import WorldSizes
-from swell.supervisor.status import run_status
+from swell.supervisor.stall import Activity
+from swell.supervisor.terminal import Terminal
+from swell.supervisor.troubles import Troubles, disk_trouble
 from swell.supervisor.worker_process import WorkerProcess
 from swell.supervisor.worker_trace import WorkerTrace
 
 _TICK_S = 0.1
+_LOOK_S = 2.0  # between two looks at the disk, the terminal and the control socket
+_UNREAD_S = 30.0  # without a line that the terminal takes
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 
@@ -56,10 +66,10 @@ class Supervisor:
         self.options = options
         self._prepare = prepare
         self.run_dir = RunDir(options.run_dir)
-        self._write = write
+        self._terminal = Terminal(write)
         self._processes: dict[int, WorkerProcess] = {}
         self._selector = selectors.DefaultSelector()
-        self._logs = LogFollower(self._show)
+        self._logs = LogFollower(self._terminal.show)
         self._members = Membership(
             options.sizes,
             target=options.start,
@@ -67,8 +77,10 @@ class Supervisor:
             on_failure=options.on_failure,
             patience=options.patience,
         )
-        self._private = Path()
+        self._private = PrivateFolder(self.run_dir.control)
+        self._troubles = Troubles(self._log)
         self._began_at = time.monotonic()
+        self._looked_at = -math.inf
         self._trained_since: float | None = None  # when the first generation was formed
         self._trace_target = options.start
         self._interrupts = 0
@@ -78,53 +90,84 @@ class Supervisor:
         """Supervise the run until it has finished, was stopped or failed; returns the exit status.
 
         0 when training finished, 143 when it was stopped and can be resumed, 130 when a second Ctrl-C ended it,
-        otherwise the status of the worker that failed (128 + signal if it was killed).
+        otherwise the status of the worker that failed (128 + signal if it was killed). Where the supervisor itself
+        fails, its workers save and stop first.
         """
-        with self.run_dir.lock() as self._private, _signals_as_bytes() as wakeup:
-            self._prepare()
-            server = ControlServer(self.run_dir.place_socket(self._private), self._answer)
-            self._selector.register(server, selectors.EVENT_READ, lambda: self._accept(server))
-            self._selector.register(wakeup, selectors.EVENT_READ, lambda: self._signalled(wakeup))
-            try:
-                self._do(self._members.begin(self._now()))
-                while self._code is None:
-                    for key, _ in self._selector.select(_TICK_S):
-                        key.data()
-                    self._replay()
-                    self._do(self._members.tick(self._now()))
-                    self._reap(list(self._processes.values()) if not hasattr(os, "pidfd_open") else [])
-                    for member in self._processes:
-                        self._logs.look(member, self._prefix(member))
-            finally:
-                for process in list(self._processes.values()):  # only if the supervisor itself failed
-                    process.kill()
-                server.close()
-                self._selector.close()
-        self._log(f"the run ended with status {self._code}")
-        return self._code
+        try:
+            with self.run_dir.lock() as self._private, _signals_as_bytes() as wakeup:
+                self._prepare()
+                listening = Listening(
+                    self.run_dir, self._private, self._answer, opened=self._listen, closed=self._selector.unregister
+                )
+                self._selector.register(wakeup, selectors.EVENT_READ, lambda: self._signalled(wakeup))
+                try:
+                    listening.ensure()
+                    self._do(self._members.begin(self._now()))
+                    while self._code is None:
+                        self._turn(listening)
+                except BaseException as error:
+                    self._let_workers_save(error)
+                    raise
+                finally:
+                    listening.close()
+                    self._selector.close()
+            self._log(f"the run ended with status {self._code}")
+            return self._code
+        finally:
+            self._terminal.close()
+
+    def _turn(self, listening: Listening) -> None:
+        """Do what there is to do, once."""
+        for key, _ in self._selector.select(_TICK_S):
+            key.data()
+        self._replay()
+        self._do(self._members.tick(self._now()))
+        self._reap([process for process in self._processes.values() if process.exit_fd is None])
+        for member in self._processes:
+            self._logs.look(member, self._prefix(member))
+        if self._now() - self._looked_at >= _LOOK_S:
+            self._looked_at = self._now()
+            unread = self._terminal.stuck_s > _UNREAD_S
+            self._troubles.report("terminal", "nobody reads the output; it is in the logs" * unread)
+            self._troubles.report("disk", disk_trouble(self.run_dir.path))
+            with contextlib.suppress(OSError):  # the next look tries again
+                listening.ensure()
+
+    def _let_workers_save(self, error: BaseException) -> None:
+        """The supervisor itself has failed: workers see their connection end, save and stop; the rest is killed."""
+        members, left = self._members.workers, dict(self._processes)
+        self._log(f"the supervisor failed ({type(error).__name__}: {error}); the workers save and stop")
+        for member, process in left.items():
+            process.channel.close()
+            if member not in members or members[member].phase == "starting":
+                process.kill()
+        deadline = self._now() + self.options.patience.grace_s
+        while left and self._now() < deadline:
+            left = {member: process for member, process in left.items() if process.poll() is None}
+            time.sleep(_TICK_S)
+        for process in left.values():
+            process.kill()
 
     def _now(self) -> float:
         return time.monotonic()
 
-    def _show(self, line: str) -> None:
-        try:
-            self._write(line)
-        except (OSError, ValueError):  # the terminal or the pipe is gone; the run is not
-            self._write = lambda line: None
-
     def _log(self, text: str) -> None:
-        self._show(f"[swell] {text}")
+        self._terminal.show(f"[swell] {text}")
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-        with contextlib.suppress(OSError), (self.run_dir.logs / "supervisor.log").open("a") as file:
-            file.write(f"{stamp} {text}\n")
+        with contextlib.suppress(OSError):
+            path = self.run_dir.logs / "supervisor.log"
+            with open(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a") as file:
+                file.write(f"{stamp} {text}\n")
 
     def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, Start):
-                self._start(action)
+                try:
+                    self._start(action)
+                except OSError as error:
+                    self._do(self._members.not_started(action.member, str(error), self._now()))
             elif isinstance(action, Announce):
-                rendezvous = self._private / f"generation-{action.generation.number}"
-                message = replace(action.generation, rendezvous=str(rendezvous)).to_message()
+                message = replace(action.generation, rendezvous=self._rendezvous(action.generation.number)).to_message()
                 for process in list(self._processes.values()):
                     process.channel.send(message)  # a worker that does not read is dead or hung, and found as such
             elif isinstance(action, Ask):
@@ -141,6 +184,14 @@ class Supervisor:
                 self._log(action.text)
             elif isinstance(action, End):
                 self._code = action.code
+
+    def _rendezvous(self, number: int) -> str:
+        """Where the members of a generation meet; a place that cannot be made is an error of theirs, not of ours."""
+        try:
+            return str(self._private.path() / f"generation-{number}")
+        except OSError as error:
+            self._log(f"there is no place for the workers to meet ({error}); make room in the temporary directory")
+            return str(self.run_dir.control.resolve() / f"generation-{number}")
 
     def _start(self, action: Start) -> None:
         log = self.run_dir.logs / f"worker-{action.member}.log"
@@ -160,7 +211,15 @@ class Supervisor:
         self._selector.register(process.channel, selectors.EVENT_READ, lambda: self._hear(process))
         if process.exit_fd is not None:
             self._selector.register(process.exit_fd, selectors.EVENT_READ, lambda: self._reap([process]))
+        process.channel.send({"say": "patience", **self._patience()})
         self._log(f"worker {action.member} started (pid {process.pid})")
+        if process.unlogged:
+            self._log(f"worker {action.member} has no log, because none can be written ({process.unlogged})")
+
+    def _patience(self) -> dict[str, Any]:
+        """What a worker must know in case the supervisor is gone one day."""
+        stall_s = self.options.patience.stall_s
+        return {"grace_s": self.options.patience.grace_s, "stall_s": None if stall_s == math.inf else stall_s}
 
     def _hear(self, process: WorkerProcess) -> None:
         if process.member not in self._processes:
@@ -184,7 +243,7 @@ class Supervisor:
         """Hand a worker's message to the membership."""
         members, now, word = self._members, self._now(), message["say"]
         if word == "beat":
-            return members.beat(member, message["progress"], now)
+            return members.beat(member, message["progress"], now, Activity.from_message(message))
         if word == "ready":
             return members.ready(member, now)
         if word == "joined":
@@ -200,7 +259,10 @@ class Supervisor:
         if word == "allow":
             return members.restrict(message["sizes"], now, why=message["why"])
         if word == "done":
-            return members.done(member, now)
+            return members.done(member, now, alone=bool(message.get("alone")))
+        if word == "trouble":
+            self._troubles.report(f"worker {message['name']}", str(message["text"]))
+            return []
         return [Log(f"worker {member} sent {word!r}, which this version does not understand")]
 
     def _reap(self, processes: list[WorkerProcess]) -> None:
@@ -215,7 +277,8 @@ class Supervisor:
             if process.exit_fd is not None:
                 self._forget(process.exit_fd)
             process.close()
-            self._do(self._members.exited(process.member, code, self._now()))
+            error = script_error(process.log, process.log_start) if code > 0 else ""
+            self._do(self._members.exited(process.member, code, self._now(), error=error))
 
     def _forget(self, source: Channel | int) -> None:
         with contextlib.suppress(KeyError):  # it was forgotten before
@@ -248,6 +311,9 @@ class Supervisor:
             else:
                 self._do(self._members.stop(signal.Signals(number).name, self._now()))
 
+    def _listen(self, server: ControlServer) -> None:
+        self._selector.register(server, selectors.EVENT_READ, lambda: self._accept(server))
+
     def _accept(self, server: ControlServer) -> None:
         caller = server.accept()
         if caller is not None:
@@ -260,45 +326,17 @@ class Supervisor:
 
     def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out a request from the control socket; an unknown word or a wrong argument is a ``ConfigError``."""
-        word, now = request["say"], self._now()
-        if word == "status":
-            return {
-                **run_status(self._members, self._processes, now),
+        now = self._now()
+        reply = carry_out(request, self._members, self._processes, do=self._do, now=now)
+        if request["say"] == "status":
+            reply |= {
                 "uptime_s": round(now - self._began_at, 3),
                 "pid": os.getpid(),
                 "command": list(self.options.command),
+                "troubles": self._troubles.texts(),
+                "lines_not_shown": self._terminal.dropped,
             }
-        if word == "resize":
-            workers = request.get("workers")
-            if not isinstance(workers, int):
-                raise ConfigError(f"workers is {workers!r}; expected a whole number.")
-            self._do(self._members.resize(workers, now, kill=bool(request.get("kill"))))
-            return {"target": self._members.target}
-        if word == "stop":
-            grace_s = request.get("grace_s")
-            if grace_s is not None and not (isinstance(grace_s, (int, float)) and grace_s >= 0):
-                raise ConfigError(f"grace_s is {grace_s!r}; expected seconds, 0 or more.")
-            self._do(self._members.stop("swell stop", now, grace_s=grace_s))
-            return {"stopping": True}
-        if word == "chaos":
-            return self._chaos(request)
-        raise ConfigError(f"the command is {word!r}; expected status, resize, stop or chaos.")
-
-    def _chaos(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a signal to a worker, by rank or by member."""
-        name, member, rank = request.get("signal", "SIGKILL"), request.get("member"), request.get("rank")
-        members = self._members.generation.members
-        if member is None and isinstance(rank, int) and 0 <= rank < len(members):
-            member = members[rank]
-        known = isinstance(member, int) and member in self._processes
-        if not (known and isinstance(name, str) and name.startswith("SIG") and hasattr(signal, name)):
-            raise ConfigError(
-                f"the request is to send {name!r} to rank {rank} or member {member}; expected the name of a signal "
-                f"and a rank from 0 to {len(members) - 1} or a member of {sorted(self._processes)}."
-            )
-        process = self._processes[member]  # pyright: ignore[reportArgumentType]
-        process.send_signal(getattr(signal, name))
-        return {"member": member, "pid": process.pid}
+        return reply
 
 
 @contextmanager
@@ -331,5 +369,6 @@ def supervise(
         return Supervisor(options, write=write, prepare=prepare).run()
     except OSError as error:
         raise SwellError(
-            f"the supervisor failed ({error}); expected a run folder it can use and a command it can start. Check both."
+            f"the supervisor failed ({error}); expected a run folder and a temporary directory it can use. Check both, "
+            f"then bring the run back with `swell resume {options.run_dir}`."
         ) from error

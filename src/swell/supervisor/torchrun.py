@@ -52,8 +52,8 @@ def torchrun_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", **environ}
 
 
-def become_torchrun(command: Sequence[str]) -> int:
-    """Replace this process by torchrun; its exit status is torchrun's."""
+def become_torchrun(command: Sequence[str], variables: Mapping[str, str] | None = None) -> int:
+    """Replace this process by torchrun, with ``variables`` in its workers' environment; the status is torchrun's."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(command[0], list(command), torchrun_environment(os.environ))
+    os.execve(command[0], list(command), {**torchrun_environment(os.environ), **(variables or {})})

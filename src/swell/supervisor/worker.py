@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from swell.supervisor.actions import Action, Ask, Kill, Release
 from swell.supervisor.notice import Notice
+from swell.supervisor.stall import Activity
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,6 +27,7 @@ class Worker:
     left: int = 0  # newest generation it gave up
     left_at: float = math.inf
     progress: int = 0
+    activity: Activity = field(default_factory=Activity)  # as of its last heartbeat
     deadline: float = math.inf
     killed: bool = False
     leaving: bool = False  # it announced its exit: no more heartbeats, only a deadline

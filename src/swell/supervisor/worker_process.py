@@ -10,8 +10,11 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
+from swell.core.regular_files import open_regular
 from swell.supervisor.channel import Channel
+from swell.supervisor.process_identity import own_identity
 
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
 _LAUNCHERS += ("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -19,6 +22,8 @@ _LAUNCHERS += ("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 class WorkerProcess:
     """A running worker. Its output goes directly to its log, so it never waits for the supervisor to read."""
+
+    unlogged = ""  # why its output is lost, where it has no log
 
     def __init__(
         self,
@@ -34,6 +39,7 @@ class WorkerProcess:
     ) -> None:
         near, far = socket.socketpair()
         near.setblocking(False)
+        self.channel = Channel(near)
         environ = worker_environment(
             {**os.environ, **(variables or {})},
             member=member,
@@ -46,18 +52,34 @@ class WorkerProcess:
         self.member = member
         self.slot = slot
         self.log = log
-        with far, log.open("ab") as output:
-            self._process = subprocess.Popen(
-                command,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=[far.fileno()],
-                start_new_session=True,
-            )
-        self.channel = Channel(near)
-        self.exit_fd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+        self.log_start = log.stat().st_size if log.exists() else 0  # where its output begins
+        try:
+            with far, self._output() as output:
+                self._process = subprocess.Popen(
+                    command,
+                    env=environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[far.fileno()],
+                    start_new_session=True,
+                )
+        except BaseException:
+            self.channel.close()
+            raise
+        self.exit_fd: int | None = None  # without one, its exit is asked for from time to time
+        with contextlib.suppress(OSError, AttributeError):
+            self.exit_fd = os.pidfd_open(self.pid)
+
+    def _output(self) -> BinaryIO:
+        """The log, or nowhere if the disk takes none: a worker must be able to print."""
+        try:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            _try_to_write(self.log.with_suffix(".probe"))
+            return open(open_regular(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
+        except OSError as error:
+            self.unlogged = error.strerror or str(error)
+            return open(os.devnull, "ab")
 
     @property
     def pid(self) -> int:
@@ -94,6 +116,18 @@ class WorkerProcess:
             self.exit_fd = None
 
 
+def _try_to_write(path: Path) -> None:
+    """Raise ``OSError`` if the disk takes no more."""
+    try:
+        with open(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb", buffering=0) as file:
+            left = memoryview(bytes(2**14))
+            while left:
+                left = left[file.write(left) :]
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
 def worker_environment(
     environ: Mapping[str, str], *, member: int, slot: int, channel: int, run_dir: Path, threads: int, beat_s: float
 ) -> dict[str, str]:
@@ -115,6 +149,7 @@ def worker_environment(
         "SWELL_SLOT": str(slot),
         "SWELL_CHANNEL": str(channel),
         "SWELL_RUN_DIR": str(run_dir.resolve()),
+        "SWELL_SUPERVISOR": own_identity(),
         "SWELL_BEAT_S": str(beat_s),
     }
     return {**defaults, **kept, **ours}
