@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from swell.cli import main
+from tests.supervisor.namespaces import why_not
 
 SCRIPT = """
 import sys, time
@@ -19,6 +20,7 @@ from torch.utils.data import TensorDataset
 import swell
 from swell.checkpoint.cadence import Cadence
 
+torch.manual_seed(0)  # replicas with other data are refused
 data = TensorDataset(torch.randn(64, 3), torch.randn(64, 1))
 model = torch.nn.Linear(3, 1)
 job = swell.Job(sys.argv[1], batch=8, device="cpu", save=Cadence(every_steps=4))
@@ -36,7 +38,7 @@ job.close()
 def start(tmp_path: Path, *options: str, epochs: int) -> subprocess.CompletedProcess[str]:
     (tmp_path / "train.py").write_text(SCRIPT)
     line = [sys.executable, "-m", "swell", "chaos", "--show", "none", "--run-dir", str(tmp_path / "run")]
-    line += [*options, str(tmp_path / "train.py"), str(tmp_path / "job"), str(epochs)]
+    line += [*options, str(tmp_path / "train.py"), str(tmp_path / "run"), str(epochs)]
     return subprocess.run(line, capture_output=True, text=True, timeout=240)
 
 
@@ -68,7 +70,8 @@ def test_steps_that_nobody_has_any_more_are_done_again_from_where_there_is_somet
     step: int, ending: str, tmp_path: Path
 ) -> None:
     done = start(tmp_path, "--workers", "1", "--fail-at", f"0:{step}:backward", epochs=2)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 3, "work was lost" + done.stdout + done.stderr
+    assert f"work     went back from {step} to {step // 4 * 4 if step > 4 else 0}" in done.stdout
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("steps ")]
     assert line.startswith("steps    16 committed; ") and line.endswith(ending)
 
@@ -81,6 +84,39 @@ def test_a_script_struck_now_and_then_is_stopped_when_its_time_is_over(tmp_path:
     assert (status, report["status"]) == (0, 143)
     assert 1 <= sum(report["faults"].values()) <= 4
     assert report["steps"] > 0 and (report["lost"], report["repeated"]) == (0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_a_killed_supervisor_is_started_again_and_nothing_is_lost(tmp_path: Path) -> None:
+    strikes = ("--mtbf", "1", "--kinds", "supervisor", "--max-faults", "1", "--duration", "8")
+    status, report = chaos(tmp_path, "--workers", "2", *strikes, epochs=10_000)
+    assert (status, report["status"], report["left_behind"]) == (0, 143, 0)
+    assert report["faults"] == {"supervisor": 1}
+    assert (report["lost"], report["repeated"], report["rewound"]) == (0, 0, 0) and report["steps"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_workers_that_get_stuck_or_lose_their_clock_cost_nothing(tmp_path: Path) -> None:
+    strikes = ("--mtbf", "2", "--kinds", "stuck,spin,clock", "--max-faults", "2", "--duration", "20", "--seed", "2")
+    options = ("--workers", "1:2", "--start", "2", "--stall-timeout", "3")
+    status, report = chaos(tmp_path, *options, *strikes, epochs=10_000)
+    assert (report["status"], report["lost"], report["repeated"]) == (143, 0, 0)
+    assert set(report["faults"]) <= {"stuck", "spin", "clock"} and report["faults"]
+    assert status == (3 if report["rewound"] else 0)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_a_full_disk_and_a_broken_network_cost_nothing(tmp_path: Path) -> None:
+    strikes = ("--mtbf", "2", "--kinds", "disk,partition,delay", "--max-faults", "3", "--duration", "15", "--disk", "8")
+    status, report = chaos(tmp_path, "--workers", "2", *strikes, epochs=10_000)
+    assert (status, report["status"]) == (0, 143)
+    assert set(report["faults"]) <= {"disk", "partition", "delay"} and report["faults"]
+    assert (report["lost"], report["repeated"], report["rewound"]) == (0, 0, 0)
+    assert not list((tmp_path / "run").iterdir()), "nothing outside was touched"
 
 
 @pytest.mark.parametrize(

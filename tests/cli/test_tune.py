@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from swell.cli import main
-from swell.cli.batch_table import batch_table, layouts_to_try
+from swell.cli.batch_table import batch_table, layouts_to_try, with_base_between
 from swell.core.goodput import candidates
 from tests.cli.measured_script import SCRIPT
 
@@ -142,3 +145,43 @@ def test_the_base_batch_is_always_among_what_is_measured(workers: int, micro: tu
     assert len(trial) <= 12 and set(trial) <= set(layouts)
     assert trial[0][0] == layouts[0][0] and trial[-1][0] == layouts[-1][0]
     assert trial[0][1] == max(micro for batch, micro in layouts if batch == layouts[0][0])
+
+
+def test_nothing_is_recommended_that_is_not_surely_better_than_the_base() -> None:
+    """A base batch that was measured too seldom once let a layout win that took 3.2 times its time."""
+    noise = {"noise": 1e6, "signal": 1.0, "interval": [5e5, 2e6], "sure": True}
+    slower = {(16, 1): (0.010, None), (32, 1): (0.064, 0.01), (64, 1): (0.128, 0.01)}
+    assert table(slower, **noise).best.batch == 16
+    near = {(16, 1): (0.010, 0.04), (32, 1): (0.018, 0.04), (64, 1): (0.040, 0.01)}
+    assert table(near, **noise).best.batch == 16, "the intervals of the two times meet"
+    faster = {(16, 1): (0.010, 0.02), (32, 1): (0.012, 0.02), (64, 1): (0.040, 0.01)}
+    assert table(faster, **noise).best.batch == 32
+    doubtful = {"noise": 1e6, "signal": 1.0, "interval": [0.0, 2e6], "sure": False}
+    assert table(faster, **doubtful).best.batch == 16, "without noise a batch of 32 does what 16 does, in more time"
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.001, 1.0), st.one_of(st.none(), st.floats(0.0, 1.0))), min_size=3, max_size=3),
+    st.floats(0.0, 1e4),
+    st.floats(0.0, 1.0),
+)
+def test_what_is_recommended_is_the_base_or_faster_by_more_than_both_errors(
+    measured: list[tuple[float, float | None]], scale: float, below: float
+) -> None:
+    noise = {"noise": scale, "signal": 1.0, "interval": [scale * below, scale * 2], "sure": True}
+    result = table(dict(zip([(16, 1), (32, 1), (64, 1)], measured, strict=True)), **noise)
+    best, base = result.best, result.reference
+    if best is not base:
+        assert best.measured and base.measured and best.error is not None and base.error is not None
+        assert best.worth / (1 + 2 * best.error) > base.worth
+        assert best.interval[0] > base.interval[1]
+
+
+@pytest.mark.parametrize(("workers", "micro"), [(1, (1, 256)), (2, (4, 64)), (3, (1, 256))])
+def test_the_base_batch_gets_more_turns_than_any_other(workers: int, micro: tuple[int, int]) -> None:
+    columns = candidates(replicas=workers, base=16, max_batch=256, micro=micro)
+    trial = layouts_to_try(list(zip(columns.global_batch.tolist(), columns.micro_batch.tolist(), strict=True)))
+    turns = with_base_between(trial, base=trial[0][0])
+    assert set(turns) == set(trial)
+    assert [turns.count(layout) for layout in trial if layout != turns[0]] == [1] * (len(trial) - 1)
+    assert turns.count(turns[0]) >= 5 and all(a != b for a, b in itertools.pairwise(turns))

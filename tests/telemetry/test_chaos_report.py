@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +47,8 @@ def test_a_run_that_goes_back_to_a_checkpoint_is_whole_and_one_that_leaves_out_a
     assert report.whole
     assert (report.steps, report.samples) == (len(ends) - 1, ends[-1])
     assert (report.rewound, report.from_beginning) == (rewound, from_beginning)
+    assert report.work_kept == (rewound == 0)
+    assert sum(before - after for before, after in report.rewinds) == rewound
     left_out = [event for event in events if event is not events[-1]] + [stepped(ends[-1] + 5, 5)]
     assert report_chaos(left_out).lost == batches[-1]
     assert report_chaos([*events, events[-1]]).repeated == batches[-1]
@@ -78,3 +82,34 @@ def test_an_epoch_that_is_said_to_be_complete_had_all_its_samples() -> None:
 def test_a_log_without_steps_has_nothing_to_complain_of() -> None:
     report = report_chaos([])
     assert report.whole and (report.steps, report.median_pause_s, report.longest_pause_s) == (0, 0.0, 0.0)
+
+
+def went_back(*, replicas: int, lost_at: float | None) -> list[Event]:
+    """Two steps, perhaps a replica that is lost after them, and a start from the beginning at 100 s."""
+    first, again = started(0), started(0)
+    events: list[Event] = [replace(first, time=1.0, replicas=replicas), stepped(4, 4), stepped(8, 4)]
+    if lost_at is not None:
+        events.append(replace(resized(1.0), time=lost_at + 1.5, before=replicas, after=replicas - 1))
+    return [*events, replace(again, time=100.0)]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "lost_at", "faults", "unexplained"),
+    [
+        (1, None, [50.0], 0),
+        (1, None, [], 1),  # nobody struck it
+        (2, None, [50.0, 50.1], 0),
+        (2, None, [50.0], 1),  # the other one failed by itself
+        (2, 50.0, [50.0], 1),  # the survivor went on, and failed later
+        (2, 50.0, [50.0, 60.0], 0),
+        (2, None, [0.5, 50.0], 1),  # in an earlier run
+    ],
+)
+def test_a_run_that_goes_back_although_not_all_its_workers_were_struck_is_noticed(
+    replicas: int, lost_at: float | None, faults: list[float], unexplained: int
+) -> None:
+    assert report_chaos(went_back(replicas=replicas, lost_at=lost_at), faults).unexplained == unexplained
+
+
+def test_a_run_that_resumes_where_it_was_went_back_nowhere() -> None:
+    assert report_chaos([started(0), stepped(4, 4), started(4), stepped(8, 4)], []).unexplained == 0

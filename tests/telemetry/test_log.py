@@ -99,8 +99,9 @@ def test_a_killed_process_loses_no_line(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full, a disk that is always full")
-def test_a_full_disk_costs_one_warning_and_not_the_run(caplog):
-    log = EventLog("/dev/full")
+def test_a_full_disk_costs_one_warning_and_not_the_run(caplog, monkeypatch, tmp_path):
+    monkeypatch.setattr("swell.telemetry.log.open_regular", lambda path, flags: os.open("/dev/full", os.O_RDWR))
+    log = EventLog(tmp_path / "events.jsonl")
     for number in range(5):
         log.emit(warned(number))
     log.close()

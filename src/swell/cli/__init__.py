@@ -7,9 +7,28 @@ import sys
 from collections.abc import Sequence
 
 import swell
-from swell.cli import chaos, demo, explain, noise, plan, resize, resume, run, status, stop, tune
+from swell.cli import (
+    chaos,
+    dashboard,
+    demo,
+    explain,
+    log,
+    noise,
+    plan,
+    report,
+    resize,
+    resume,
+    run,
+    status,
+    stop,
+    tune,
+    watch,
+)
+from swell.cli import list as list_runs
 from swell.cli.command import Command
 from swell.cli.parser import Parser
+from swell.cli.standard_streams import open_closed_streams
+from swell.core.harmless import harmless
 from swell.errors import SwellError
 
 __all__ = ["COMMANDS", "main"]
@@ -20,6 +39,11 @@ COMMANDS: dict[str, Command] = {
     "noise": noise.COMMAND,
     "tune": tune.COMMAND,
     "explain": explain.COMMAND,
+    "watch": watch.COMMAND,
+    "log": log.COMMAND,
+    "list": list_runs.COMMAND,
+    "report": report.COMMAND,
+    "dashboard": dashboard.COMMAND,
     "run": run.COMMAND,
     "status": status.COMMAND,
     "resize": resize.COMMAND,
@@ -37,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
            2             2           64                128
     0
     """
+    open_closed_streams()
     parser = _parser()
     args = parser.parse_args(argv)
     if "run" not in args:
@@ -47,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # now, so that a closed pipe is handled below
         return status
     except SwellError as error:
-        print(f"swell {args.command}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"swell {args.command}: {harmless(' '.join(str(error).split()))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"swell {args.command}: interrupted", file=sys.stderr)

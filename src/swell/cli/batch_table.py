@@ -14,6 +14,7 @@ from swell.core.types import StepSummary
 from swell.errors import ConfigError
 
 _EXTRA_KEYS = ("batch", "error")  # keys of a rehearsed layout that are not in its summary
+_BETWEEN = 2  # turns of other layouts between two of the base batch
 _WIDEST, _OTHERS = 9, 3  # layouts to measure: batches in as few passes as possible, and others
 Times = Mapping[tuple[int, int], float]  # seconds per step, by micro-batch and accumulation
 
@@ -30,6 +31,7 @@ class BatchRow:
     error: float | None  # relative, one standard deviation; None if there were too few measurements
     efficiency: float | None  # None if the noise is not known
     goodput: float | None
+    efficiency_at_least: float  # by the lower end of the noise's interval; the batch's worst where it is not known
 
     @property
     def sure(self) -> bool:
@@ -42,9 +44,16 @@ class BatchRow:
         return self.samples_s if self.goodput is None else self.goodput
 
     @property
-    def at_least(self) -> float:
-        """The worth minus its error; 0 if the error is not known."""
-        return 0.0 if self.error is None else self.worth * max(0.0, 1 - self.error)
+    def interval(self) -> tuple[float, float]:
+        """What it is worth at least and at most, by two standard errors of its time; anything if they are not known."""
+        if self.error is None:
+            return 0.0, float("inf")
+        low, high = self.samples_s * self.efficiency_at_least, self.samples_s * (self.efficiency or 1.0)
+        return low / (1 + 2 * self.error), high / max(1e-9, 1 - 2 * self.error)
+
+    def is_surely_better_than(self, base: BatchRow) -> bool:
+        """Whether it was measured, and its interval lies above that of the base, which was measured too."""
+        return self.measured and base.measured and self.interval[0] > base.interval[1]
 
     def is_beaten_by(self, other: BatchRow) -> bool:
         """Whether the other takes a larger step in no more time."""
@@ -52,7 +61,9 @@ class BatchRow:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {**asdict(self), "sure": self.sure}
+        values = asdict(self)
+        del values["efficiency_at_least"]
+        return {**values, "sure": self.sure}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +96,10 @@ class BatchTable:
 
     @property
     def best(self) -> BatchRow:
-        """The fastest way to the target, with each row's error subtracted: an unreliable figure is no advice."""
-        return max(self.fastest, key=lambda row: (row.at_least, row.worth))
+        """The fastest way to the target of those surely better than the base; the base itself if there is none."""
+        base = self.reference
+        better = [row for row in self.fastest if row.is_surely_better_than(base)]
+        return max(better, key=lambda row: (row.interval[0], row.worth), default=base)
 
 
 def layouts_to_try(layouts: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -104,6 +117,20 @@ def layouts_to_try(layouts: Sequence[tuple[int, int]]) -> tuple[tuple[int, int],
     others = [layout for layout in layouts if layout not in widest.items()]
     choice = {*_spread(list(widest.items()), _WIDEST), *_spread(others, _OTHERS)}
     return tuple(layout for layout in layouts if layout in choice)
+
+
+def with_base_between(layouts: Sequence[tuple[int, int]], base: int) -> tuple[tuple[int, int], ...]:
+    """The layouts to take turns with, the base batch again after every second one: all others are compared with it.
+
+    >>> with_base_between([(16, 16), (32, 32), (48, 48), (64, 64)], base=16)
+    ((16, 16), (32, 32), (48, 48), (16, 16), (64, 64))
+    """
+    first = next((layout for layout in layouts if layout[0] == base), layouts[0])
+    others = [layout for layout in layouts if layout != first]
+    turns = [first]
+    for number, layout in enumerate(others, start=1):
+        turns += [layout, first] if number % _BETWEEN == 0 and number < len(others) else [layout]
+    return tuple(turns)
 
 
 def _spread(layouts: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
@@ -126,7 +153,8 @@ def batch_table(candidates: Candidates, findings: Mapping[str, Any], *, replicas
     }
     noise = findings["noise"]
     scale = noise["noise"] / noise["signal"] if noise and noise["signal"] > 0 else float("inf")
-    law = fit(points)
+    least = max(0.0, (noise.get("interval") or [scale])[0] or 0.0) if noise else 0.0
+    law, power = fit(points), findings.get("worth_power", 1.0)
     rows = []
     for layout in zip(
         candidates.global_batch.tolist(), candidates.micro_batch.tolist(), candidates.accumulation.tolist(), strict=True
@@ -135,7 +163,7 @@ def batch_table(candidates: Candidates, findings: Mapping[str, Any], *, replicas
         forecast = law.predict(replicas=replicas, nodes=1, micro_batch=micro, accumulation=accumulation)
         prediction = within(float(forecast.step_s), (micro, accumulation), times), float(forecast.error)
         seconds, error = measured.get(layout, prediction)
-        eff = efficiency(float(batch), base_batch=base, noise_scale=scale) if noise else None
+        eff = efficiency(float(batch), base_batch=base, noise_scale=scale, power=power) if noise else None
         rows.append(
             BatchRow(
                 batch=batch,
@@ -146,6 +174,9 @@ def batch_table(candidates: Candidates, findings: Mapping[str, Any], *, replicas
                 error=error,
                 efficiency=eff,
                 goodput=None if eff is None else eff * batch / seconds,
+                efficiency_at_least=efficiency(
+                    float(batch), base_batch=base, noise_scale=min(least, scale), power=power
+                ),
             )
         )
     return BatchTable(rows=tuple(rows), base=base, noise_sure=noise is not None and noise["sure"])

@@ -1,9 +1,10 @@
-"""``swell chaos``: run a script, strike its workers, and report the cost."""
+"""``swell chaos``: run a script, strike its workers and what is around them, and report the cost."""
 
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, Namespace
+import sys
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +18,8 @@ from swell.errors import ConfigError
 if TYPE_CHECKING:
     from swell.telemetry.chaos_report import ChaosReport
 
-_OWN_OPTIONS = ("mtbf", "kinds", "seed", "duration", "max_faults", "fail_at", "json")
+_OWN_OPTIONS = ("mtbf", "kinds", "seed", "duration", "max_faults", "fail_at", "json", "disk", "inside")
+_STEPS_REPEATED = 3  # the status of a run that lost work, but no samples
 
 
 def _options(parser: ArgumentParser) -> None:
@@ -27,8 +29,17 @@ def _options(parser: ArgumentParser) -> None:
         "--kinds",
         default="kill",
         metavar="K,K",
-        help="faults to choose from at random: kill, term, stop (default: kill)",
+        help="faults to choose from at random (default: kill). Of a worker: kill, term, stop, stuck, spin, clock; of "
+        "the run: supervisor, disk, delay, drop, partition",
     )
+    add(
+        "--disk",
+        type=int,
+        default=64,
+        metavar="MB",
+        help="disk, network: size of the run folder's own file system (64)",
+    )
+    add("--inside", action="store_true", help=SUPPRESS)  # in namespaces already
     add("--seed", type=int, default=0, metavar="N", help="seed of the strikes (default: 0)")
     add("--duration", type=float, metavar="S", help="stop the run after S seconds (default: let it end)")
     add("--max-faults", type=int, metavar="N", help="strike at most N times")
@@ -47,6 +58,8 @@ def _options(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> int:
     from swell.runtime.faults import Faults, parse_fault
     from swell.supervisor.chaos import Chaos, ChaosOptions
+    from swell.supervisor.relaunch import run_and_relaunch
+    from swell.supervisor.surroundings import SURROUNDINGS, enter_namespaces, refuse_impossible
     from swell.telemetry import LOG_NAME
     from swell.telemetry.chaos_report import report_chaos
     from swell.telemetry.log import read_events
@@ -64,27 +77,44 @@ def _run(args: Namespace) -> int:
         kinds = tuple(kind.strip() for kind in args.kinds.split(","))
         limits = {"seed": args.seed, "duration_s": args.duration, "max_faults": args.max_faults}
         strikes = ChaosOptions(mtbf_s=args.mtbf, kinds=kinds, **limits)
-    folder = _new_folder(run_folder(args) / "chaos")
+    around = [] if strikes is None else [kind for kind in strikes.kinds if kind in SURROUNDINGS]
+    if around and not args.inside:
+        return enter_namespaces(["chaos", "--inside", *sys.argv[2:]], run_dir=run_folder(args), disk_mb=args.disk)
+    refuse_impossible(around)
+    folder = _new_folder(_beside(run_folder(args)) if around else run_folder(args) / "chaos")
     faults, log = Faults(plan, folder), folder / LOG_NAME
     options = {name: value for name, value in vars(args).items() if name not in ("run", "command", *_OWN_OPTIONS)}
-    variables = {**faults.variables(), "SWELL_EVENTS": str(log.resolve())}
+    variables = {**faults.variables(), "SWELL_EVENTS": str(log.resolve()), "SWELL_STRIKES": "1"}
     chaos = None if strikes is None else Chaos(run_folder(args), strikes, write=lambda line: print_note(f"! {line}"))
+    left_behind = 0
     with chaos or nullcontext():
-        status = start_run(options, variables=variables)
+        if chaos is not None and strikes is not None and "supervisor" in strikes.kinds:
+            status, left_behind = run_and_relaunch(options, variables, struck=chaos.struck)
+        else:
+            status = start_run(options, variables=variables)
     if not log.exists():
         raise ConfigError(
             f"the run ended with status {status} and wrote no events; expected a script that trains with swell.Job. If "
             f"it does, it failed before its first step: see {run_folder(args) / 'logs'}."
         )
-    report = report_chaos(read_events(log))
+    happened = faults.happened()
+    times = [*(record["time"] for record in happened), *([] if chaos is None else chaos.struck_at)]
+    report = report_chaos(read_events(log), times)
     counts = {} if chaos is None else dict(chaos.strikes)
-    for record in faults.happened():
+    for record in happened:
         name = f"{record['kind']} in {record['point']}"
         counts[name] = counts.get(name, 0) + 1
-    missed = len(plan) - len(faults.happened())
-    _report(args, report, counts, missed, status)
+    missed = len(plan) - len(happened)
+    _report(args, report, counts, {"faults_not_reached": missed, "left_behind": left_behind, "status": status})
     expected = status == 0 or (status == 143 and chaos is not None and chaos.stopped)
-    return 0 if report.whole and expected else 1
+    if not (report.whole and expected) or left_behind or report.unexplained:
+        return 1
+    return 0 if report.work_kept else _STEPS_REPEATED
+
+
+def _beside(run_dir: Path) -> Path:
+    """Where the log of strikes is that must not be struck itself."""
+    return run_dir.with_name(f"{run_dir.name}-chaos")
 
 
 def _new_folder(parent: Path) -> Path:
@@ -96,9 +126,10 @@ def _new_folder(parent: Path) -> Path:
     return parent / str(number)
 
 
-def _report(args: Namespace, report: ChaosReport, counts: dict[str, int], missed: int, status: int) -> None:
+def _report(args: Namespace, report: ChaosReport, counts: dict[str, int], facts: dict[str, int]) -> None:
+    missed, left_behind, status = facts["faults_not_reached"], facts["left_behind"], facts["status"]
     if args.json:
-        values: dict[str, Any] = {"status": status, "faults": counts, "faults_not_reached": missed, **asdict(report)}
+        values: dict[str, Any] = {**facts, "faults": counts, **asdict(report)}
         values |= {"median_pause_s": report.median_pause_s, "longest_pause_s": report.longest_pause_s}
         print(json.dumps(values, indent=2))
         return
@@ -107,12 +138,26 @@ def _report(args: Namespace, report: ChaosReport, counts: dict[str, int], missed
         f"faults   {sum(counts.values())}: {kinds}" + (f"; {missed} planned ones were not reached" * (missed > 0))
     )
     print_note(f"steps    {report.steps:,} committed; {report.redone:,} broke and were repeated, {_rewound(report)}")
+    if report.rewinds:
+        places = ", ".join(f"from {before:,} to {after:,}" for before, after in report.rewinds[:8])
+        print_note(f"work     went back {places}{', ...' if len(report.rewinds) > 8 else ''}")
     print_note(
         f"pause    median {report.median_pause_s:.2f} s, longest {report.longest_pause_s:.2f} s, in "
         f"{len(report.pauses_s)} changes of the world"
     )
     print_note(f"samples  {report.samples:,} checked: {report.lost:,} lost, {report.repeated:,} repeated")
+    if report.unexplained:
+        print_note(
+            f"workers  all failed without being struck, {_times(report.unexplained)}, and the run went back: the "
+            f"script raised an error. See {run_folder(args) / 'logs'}"
+        )
+    if left_behind:
+        print_note(f"workers  {left_behind} were left behind when the supervisor was killed")
     print_note(f"the run ended with status {status}")
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _rewound(report: ChaosReport) -> str:
@@ -128,11 +173,15 @@ def _rewound(report: ChaosReport) -> str:
 COMMAND = Command(
     summary="strike the workers of a run and report the cost",
     description=(
-        "Run a script as swell run does, and kill one of its workers, stop it or ask it to leave, at random times or "
-        "at a chosen point of a chosen step. At the end report how many steps were repeated, how long the other "
-        "workers waited, and whether every sample was committed once. Takes the options of swell run.\n"
-        "The status is 0 if nothing was lost or repeated and the run reached its end (or --duration), otherwise 1, or "
-        "2 if the request is invalid."
+        "Run a script as swell run does, and kill one of its workers, stop it, let it get stuck or ask it to leave, at "
+        "random times or at a chosen point of a chosen step; or strike the supervisor, the disk or the network. At the "
+        "end report how many steps were repeated and from where, how long the other workers waited, and whether every "
+        "sample was committed once. Takes the options of swell run.\n"
+        "The status is 0 if nothing was lost or repeated and the run reached its end (or --duration), 3 if the same "
+        "holds, but committed steps had to be done again from a checkpoint because all workers were struck, 1 if they "
+        "had to although not all were, or if anything was lost, or 2 if the request is invalid. Disk and network are "
+        "struck in namespaces of the run, if the system allows them: its folder is a small file system in memory then, "
+        "gone afterwards."
     ),
     example="swell chaos --mtbf 20 --kinds kill,term,stop --duration 300 --workers 1:4 train.py",
     options=_options,

@@ -31,7 +31,8 @@ COMMAND = Command(
         "Train one small network on handwritten digits three ways: with the small batch its learning rate was tuned "
         "for, with a large batch and nothing else changed, and with swell, which grows the batch and adapts the "
         "learning rate to the gradient noise. Then train it once more with swell: on one worker, on two, after kill "
-        "-9, stopped, and resumed. Show accuracy, steps and samples side by side, count the samples, draw pictures.\n"
+        "-9, stopped, and resumed. Show accuracy, steps and samples side by side, count the samples, draw "
+        "pictures, and write a report for the browser.\n"
         "The status is 1 if a claim does not hold."
     ),
     example="swell demo",

@@ -14,15 +14,17 @@ def _options(parser: ArgumentParser) -> None:
     parser.add_argument("run_dir", metavar="RUN", help="the run's folder")
     parser.add_argument("--workers", metavar="N", help="new allowed numbers of workers (default: as before)")
     parser.add_argument("--start", type=int, metavar="N", help="number of workers at the start")
+    parser.add_argument("--fresh", action="store_true", help="start over: what the run folder holds is moved aside")
+    parser.add_argument("--trust", action="store_true", help="run the command line even if other users can write it")
 
 
 def _run(args: Namespace) -> int:
     from swell.supervisor.run_dir import RunDir
 
-    record = RunDir(args.run_dir).read_record()
+    record = RunDir(args.run_dir).read_record(trust=args.trust)
     try:
         os.chdir(record["folder"])
-        options = dict(record["options"])
+        options = {"run_dir_given": False, **record["options"]}
     except (KeyError, TypeError, OSError) as error:
         raise ConfigError(
             f"the record of the run in {args.run_dir} cannot be used ({error}); expected its folder and options. Start "
@@ -32,6 +34,7 @@ def _run(args: Namespace) -> int:
         options.update(workers=args.workers, start=None)
     if args.start is not None:
         options["start"] = args.start
+    options["fresh"] = args.fresh
     return start_run(options)
 
 
@@ -39,7 +42,9 @@ COMMAND = Command(
     summary="bring a stopped or killed run back",
     description=(
         "Start a run again with its original command line, folder and options. Its script resumes from the newest "
-        "checkpoint, on any number of workers. The status is that of swell run."
+        "checkpoint, on any number of workers. The status is that of swell run.\n"
+        "A folder whose record belongs to another user, or that others can write, is refused, because its command line "
+        "would run as you; --trust runs it."
     ),
     example="swell resume runs/digits --workers 1:4",
     options=_options,

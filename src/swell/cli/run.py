@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import math
+import os
+import select
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from swell.cli.command import Command
+from swell.cli.run_line import watched
 from swell.errors import ConfigError
 
 
@@ -19,7 +21,11 @@ def add_run_options(parser: ArgumentParser, *, max_restarts: int = 3) -> None:
     add = parser.add_argument
     add("--workers", default="1", metavar="N", help="allowed numbers of workers: 4, 1:8, 2:16:2 or 2,4,8 (default: 1)")
     add("--start", type=int, metavar="N", help="number of workers at the start (default: one per device or core)")
-    add("--run-dir", metavar="DIR", help="folder for control socket and logs (default: runs/ and the script's name)")
+    add(
+        "--run-dir",
+        metavar="DIR",
+        help="the run's folder, also for a swell.Job without one (default: runs/ and the script's name)",
+    )
     add("--engine", choices=["inplace", "torchrun"], default="inplace", help="how the world changes (default: inplace)")
     budget = f"number of faults to recover from; resizes do not count (default: {max_restarts})"
     add("--max-restarts", type=int, default=max_restarts, metavar="N", help=budget)
@@ -31,7 +37,13 @@ def add_run_options(parser: ArgumentParser, *, max_restarts: int = 3) -> None:
     )
     add("--grace", type=float, default=60.0, metavar="S", help="seconds from a notice to the kill (default: 60)")
     add("--hang-timeout", type=float, default=60.0, metavar="S", help="seconds without a heartbeat (default: 60)")
-    add("--stall-timeout", type=float, metavar="S", help="seconds without a step on any worker (default: no limit)")
+    add(
+        "--stall-timeout",
+        type=float,
+        metavar="S",
+        help="seconds without a sign of progress, inf for no limit (default: 60, or 20 usual steps; ten times as long "
+        "where a worker computes, loads, saves or is outside the loop)",
+    )
     add("--trace", metavar="CSV", help="replay worker counts from a file: time,workers or milliseconds,add|remove,node")
     add("--trace-speed", type=float, default=1.0, metavar="X", help="replay X times as fast (default: 1)")
     add(
@@ -41,6 +53,8 @@ def add_run_options(parser: ArgumentParser, *, max_restarts: int = 3) -> None:
         help="how the trace removes workers (default: notice)",
     )
     add("--show", choices=["all", "first", "none"], default="all", help="which workers' output to show (default: all)")
+    add("--metrics-port", type=int, metavar="N", help="serve the run's figures for Prometheus on this port")
+    add("--metrics-host", default="127.0.0.1", metavar="HOST", help="where to serve them (default: 127.0.0.1)")
     add("--per-node", type=int, default=1, metavar="N", help="torchrun: workers on each node (default: 1)")
     add(
         "--rendezvous",
@@ -48,6 +62,7 @@ def add_run_options(parser: ArgumentParser, *, max_restarts: int = 3) -> None:
         metavar="HOST:PORT",
         help="torchrun: where nodes meet (default: localhost:29400)",
     )
+    add("--fresh", action="store_true", help="start over: what the script's run folder holds is moved aside")
     add("-m", "--module", action="store_true", help="SCRIPT is a module, as in python -m")
     add("script", metavar="SCRIPT", help="the training script")
     add("arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
@@ -75,11 +90,19 @@ def start_run(options: dict[str, Any], *, variables: Mapping[str, str] | None = 
         raise ConfigError(f"script is {args.script!r}; expected the path of an existing file, or -m and a module.")
     if args.engine == "torchrun":
         return _with_torchrun(args, command[1:])
-    return _in_place(args, command, options, variables or {})
+    return _in_place(args, command, options, {**(variables or {}), **_given_folder(args)})
+
+
+def _given_folder(args: Namespace) -> dict[str, str]:
+    """Variables that tell the job which folder the user chose; none if the user chose none."""
+    if not args.run_dir or not getattr(args, "run_dir_given", True):
+        return {}
+    return {"SWELL_RUN_DIR": str(Path(args.run_dir).resolve()), "SWELL_RUN_DIR_GIVEN": "1"}
 
 
 def _in_place(args: Namespace, command: list[str], options: dict[str, Any], variables: Mapping[str, str]) -> int:
     from swell.runtime.environment import count_places
+    from swell.supervisor.descriptors import raise_descriptor_limit
     from swell.supervisor.patience import Patience
     from swell.supervisor.run_dir import RunDir
     from swell.supervisor.sizes import parse_sizes
@@ -97,7 +120,7 @@ def _in_place(args: Namespace, command: list[str], options: dict[str, Any], vari
     run_dir = run_folder(args)
     patience = Patience(
         hang_s=args.hang_timeout,
-        stall_s=math.inf if args.stall_timeout is None else args.stall_timeout,
+        stall_s=args.stall_timeout,
         grace_s=args.grace,
     )
     run_options = RunOptions(
@@ -112,11 +135,18 @@ def _in_place(args: Namespace, command: list[str], options: dict[str, Any], vari
         trace=trace,
         trace_removals=args.trace_removals,
         show=args.show,
-        variables=variables,
+        variables={**variables, **({"SWELL_FRESH": "1"} if getattr(args, "fresh", False) else {})},
     )
+    raise_descriptor_limit()
     folder = RunDir(run_dir)
-    record = {"options": {**options, "run_dir": str(run_dir.resolve())}, "folder": str(Path.cwd())}
-    return supervise(run_options, write=_write, prepare=lambda: folder.write_record(record))
+    given = bool(args.run_dir) and getattr(args, "run_dir_given", True)  # a resumed run knows what it was started with
+    record = {
+        "options": {**options, "run_dir": str(run_dir.resolve()), "run_dir_given": given, "fresh": False},
+        "folder": str(Path.cwd()),
+    }
+    port, host = getattr(args, "metrics_port", None), getattr(args, "metrics_host", "127.0.0.1")  # not in older records
+    with watched(run_dir, _write, metrics_port=port, metrics_host=host) as write:
+        return supervise(run_options, write=write, prepare=lambda: folder.write_record(record))
 
 
 def _with_torchrun(args: Namespace, command: list[str]) -> int:
@@ -130,11 +160,22 @@ def _with_torchrun(args: Namespace, command: list[str]) -> int:
         rendezvous=args.rendezvous,
         max_restarts=args.max_restarts,
     )
-    return become_torchrun(line)
+    return become_torchrun(line, _given_folder(args))
 
 
 def _write(line: str) -> None:
-    print(line, flush=True)
+    """Write to the descriptor itself: a thread that is stuck in a file object's lock would spoil Python's exit."""
+    try:
+        descriptor, encoding = sys.stdout.fileno(), sys.stdout.encoding
+    except (AttributeError, OSError, ValueError):  # there is none, or a test or a notebook has put another in its place
+        print(line, flush=True)
+        return
+    data = line.encode(encoding, errors="replace") + b"\n"
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:  # somebody who shares the terminal made it non-blocking
+            select.select([], [descriptor], [])
 
 
 COMMAND = Command(

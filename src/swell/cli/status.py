@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from swell.cli.command import Command
 from swell.cli.table import print_note, print_table
+
+if TYPE_CHECKING:
+    from swell.telemetry.run_summary import RunSummary
 
 
 def _options(parser: ArgumentParser) -> None:
@@ -18,7 +23,9 @@ def _run(args: Namespace) -> int:
     from swell.supervisor.control import ask
 
     status = ask(args.run_dir, "status")
+    figures = _figures(args.run_dir)
     if args.json:
+        status["training"] = None if figures is None else _as_json(figures)
         print(json.dumps(status, indent=2))
         return 0
     rows = [
@@ -35,13 +42,52 @@ def _run(args: Namespace) -> int:
         f"{status['target']} wanted, {status['restarts']} of {status['max_restarts']} restarts used, up for "
         f"{status['uptime_s']:.0f} s"
     )
+    for trouble in status.get("troubles", []):
+        print_note(f"! {trouble}")
+    if figures is not None:
+        fields = [f"{field.label} {field.value}" for field in figures.fields(times="x")]
+        print_note("  ".join([figures.title(), *fields]))
     print_table(("rank", "worker", "pid", "slot", "phase", "steps", "silent s"), rows, title=str(args.run_dir))
     return 0
 
 
+def _figures(run_dir: str) -> RunSummary | None:
+    """The latest figures of the run's log; None before the first step, or if the job has no folder."""
+    from swell.supervisor.run_dir import RunDir
+    from swell.telemetry.log_tail import recent_events
+    from swell.telemetry.run_summary import RunSummary
+
+    for folder in (Path(run_dir), RunDir(run_dir).job_folder):
+        events = recent_events(folder / "events.jsonl")
+        if events:
+            summary = RunSummary()
+            for event in events:
+                summary.take(event)
+            return summary
+    return None
+
+
+def _as_json(figures: RunSummary) -> dict[str, Any]:
+    return {
+        "epoch": figures.epoch,
+        "epochs": figures.epochs,
+        "samples": figures.samples,
+        "total_samples": figures.total_samples,
+        "batch": figures.batch,
+        "replicas": figures.replicas,
+        "loss": figures.loss,
+        "progress": figures.progress,
+        "samples_per_s": figures.samples_per_s,
+        "left_s": figures.left_s,
+    }
+
+
 COMMAND = Command(
     summary="show the state of a run",
-    description="Show the workers of a run: ranks, processes, steps, and seconds since their last message.",
+    description=(
+        "Show how training goes (epoch, samples, batch, loss, time left) and the workers of a run: ranks, processes, "
+        "and seconds since their last message."
+    ),
     example="swell status runs/digits",
     options=_options,
     run=_run,

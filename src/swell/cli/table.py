@@ -9,9 +9,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from swell.core.harmless import harmless
+
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, title: str) -> None:
     """Write rows of text under their headings, aligned to the right; only terminals get the title."""
+    rows = [[harmless(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         widths = [max(len(line[column]) for line in (headings, *rows)) for column in range(len(headings))]
         for line in (headings, *rows):
@@ -27,4 +30,4 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, title
 
 def print_note(text: str) -> None:
     """Write a sentence: wrapped on a terminal, on one line elsewhere."""
-    Console(highlight=False, soft_wrap=not sys.stdout.isatty()).print(text, markup=False)
+    Console(highlight=False, soft_wrap=not sys.stdout.isatty()).print(harmless(text), markup=False)

@@ -44,7 +44,7 @@ def _options(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
-    from swell.cli.batch_table import batch_table, layouts_to_try
+    from swell.cli.batch_table import batch_table, layouts_to_try, with_base_between
     from swell.cli.rehearse import rehearse
     from swell.core.goodput import candidates
 
@@ -56,7 +56,12 @@ def _run(args: Namespace) -> int:
     layouts = candidates(**bounds, micro=(low, high))
     trial = layouts_to_try(list(zip(layouts.global_batch.tolist(), layouts.micro_batch.tolist(), strict=True)))
     findings = rehearse(
-        args.script, args.arguments, workers=args.workers, seconds=args.seconds, after=args.after, layouts=trial
+        args.script,
+        args.arguments,
+        workers=args.workers,
+        seconds=args.seconds,
+        after=args.after,
+        layouts=with_base_between(trial, base),
     )
     if findings["max_micro"] is not None and findings["profile"]:
         largest = max(layout["micro_batch"] for layout in findings["profile"])
@@ -123,15 +128,28 @@ def _show(table: BatchTable) -> None:
             "?" if row.error is None else f"{row.error:.1%}",
             "?" if row.efficiency is None else f"{row.efficiency:.2f}",
             f"{first.worth / row.worth:.2f}",
+            "?" if row.efficiency is None else f"{1 / row.efficiency:.2f}",
         )
         for row in table.fastest
     ]
-    headings = ("batch", "micro-batch", "accumulation", "samples/s", "error", "efficiency", "time to target")
+    headings = (
+        "batch",
+        "micro-batch",
+        "accumulation",
+        "samples/s",
+        "error",
+        "efficiency",
+        "time to target",
+        "samples to target",
+    )
     print_table(headings, lines, title=f"Relative to a batch of {first.batch}")
     print_note(
-        f"* is the fastest way to the target, considering errors; ~ is not sure: predicted from other layouts, or "
+        f"* is the fastest way to the target of those surely faster than the base batch (by two standard errors), or "
+        f"the base batch if there is none; ~ is not sure: predicted from other layouts, or "
         f"measured with a standard error above {SURE:.0%} (?: too few measurements)."
     )
+    if best is first:
+        print_note(f"No batch was surely faster to the target than {first.batch}.")
     if not first.sure:
         print_note("The time of the base batch is not sure: measure longer (--seconds), or on an idle machine.")
     if not table.noise_sure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from swell.core.events import EpochEnded, EpochStarted, Event, Resized, RunStarted, Stepped, StepSkipped
@@ -21,12 +21,19 @@ class ChaosReport:
     redone: int  # steps that broke and were repeated
     rewound: int  # steps repeated from a checkpoint or from the beginning, because all their workers were lost
     from_beginning: int  # those of them for which there was no checkpoint
+    rewinds: tuple[tuple[int, int], ...]  # each time that happened: steps committed before, and steps left after it
     pauses_s: tuple[float, ...]  # how long training waited for each change of the world
+    unexplained: int = 0  # how often the run went back although no fault had struck all its workers: they failed alone
 
     @property
     def whole(self) -> bool:
         """Whether nothing was lost and nothing repeated."""
         return self.lost == 0 and self.repeated == 0
+
+    @property
+    def work_kept(self) -> bool:
+        """Whether no committed step had to be done again."""
+        return self.rewound == 0
 
     @property
     def median_pause_s(self) -> float:
@@ -39,23 +46,34 @@ class ChaosReport:
         return max(self.pauses_s, default=0.0)
 
 
-def report_chaos(events: Iterable[Event]) -> ChaosReport:
+def report_chaos(events: Iterable[Event], fault_times: Sequence[float] | None = None) -> ChaosReport:
     """Follow a log from step to step: each step must begin where the previous one ended.
 
     A run that resumes from a checkpoint, or without one from the beginning, goes back to that position; the steps after
     it count as rewound and are repeated. An epoch that the log calls complete must have had all its samples.
+
+    ``fault_times`` say when workers were struck. A run goes back only if all workers of its world are lost, so each of
+    them must have been struck since that world was formed.
     """
     ends: list[int] = []  # total samples after each step that was not undone
     position: int | None = None  # where the next step must begin; None before anything is known
     lost = repeated = passed_over = redone = rewound = from_beginning = 0
     pauses: list[float] = []
+    unexplained, replicas, formed_at = 0, 0, 0.0
+    rewinds: list[tuple[int, int]] = []
     size: int | None = None
     for event in events:
         if isinstance(event, RunStarted):
+            before = len(ends)
+            if ends and ends[-1] > event.samples and fault_times is not None:
+                unexplained += sum(formed_at <= at <= event.time for at in fault_times) < replicas
+            replicas, formed_at = event.replicas, event.time
             while ends and ends[-1] > event.samples:
                 ends.pop()
                 rewound += 1
                 from_beginning += event.samples == 0
+            if len(ends) < before:
+                rewinds.append((before, len(ends)))
             position = event.samples
         elif isinstance(event, Stepped):
             start = event.samples - event.global_batch
@@ -75,8 +93,10 @@ def report_chaos(events: Iterable[Event]) -> ChaosReport:
             if event.complete and size is not None:
                 lost += max(0, size - event.samples)
                 repeated += max(0, event.samples - size)
-        elif isinstance(event, Resized) and event.pause_s is not None:
-            pauses.append(event.pause_s)
+        elif isinstance(event, Resized):
+            replicas, formed_at = event.after, event.time - (event.pause_s or 0.0)
+            if event.pause_s is not None:
+                pauses.append(event.pause_s)
     return ChaosReport(
         steps=len(ends),
         samples=ends[-1] if ends else 0,
@@ -86,5 +106,7 @@ def report_chaos(events: Iterable[Event]) -> ChaosReport:
         redone=redone,
         rewound=rewound,
         from_beginning=from_beginning,
+        rewinds=tuple(rewinds),
         pauses_s=tuple(pauses),
+        unexplained=unexplained,
     )

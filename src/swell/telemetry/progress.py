@@ -19,10 +19,12 @@ from swell.core.events import (
     EpochStarted,
     Event,
     Faulted,
+    GrowthTakenBack,
     Noticed,
     Resized,
     RunEnded,
     RunStarted,
+    Satisfied,
     Stepped,
     StepSkipped,
     Warned,
@@ -132,7 +134,12 @@ class ProgressLine:
             self._reasons.add(event.reason)  # a gradient scaler skips many; the log contains them all
             return f"skipped a step after step {event.step:,}: {event.reason}"
         if isinstance(event, RunEnded):
-            return f"{event.reason} after {event.step:,} steps, {event.samples:,} samples"
+            return f"{event.reason} after {event.step:,} steps, {event.samples:,} samples{_price(event)}"
+        if isinstance(event, Satisfied):
+            return f"enough at step {event.step:,}: {event.reason}"
+        if isinstance(event, GrowthTakenBack):
+            rise = f"the loss rose from {event.loss_before:.4g} to {event.loss_after:.4g}"
+            return f"batch back from {event.after} to {event.before} after step {event.step:,}: {rise}"
         return None
 
     def _describe_epoch(self, event: EpochEnded) -> str:
@@ -181,6 +188,14 @@ def _width(fields: list[SummaryField]) -> int:
 
 def _in_a_row(title: str, fields: list[SummaryField]) -> str:
     return "  ".join([title, *(f"{field.label} {field.value}" for field in fields)])
+
+
+def _price(event: RunEnded) -> str:
+    """What the steps were worth beside the base run's; nothing for a run that was one."""
+    if not event.progress or not event.base_batch or abs(event.progress - event.step) < 0.5:
+        return ""
+    price = event.samples / (event.progress * event.base_batch)
+    return f", worth {event.progress:,.0f} steps of {event.base_batch} ({price:.2f} times their samples)"
 
 
 def _replicas(count: int) -> str:

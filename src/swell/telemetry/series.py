@@ -11,6 +11,8 @@ import numpy as np
 from swell.core.events import Event, Resized, Stepped
 from swell.errors import ConfigError
 
+_LARGEST_EXPONENT = 600.0  # beyond it the oldest weights would be 0
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Series:
@@ -96,6 +98,17 @@ def smoothed(values: np.ndarray, samples: np.ndarray, *, over: float) -> np.ndar
     Values that are not finite are skipped.
     """
     sizes = np.diff(samples, prepend=0.0)
+    if not len(values) or (samples[-1] - samples[0]) / over > _LARGEST_EXPONENT:
+        return _smoothed_in_order(values, sizes, over=over)
+    known = np.isfinite(values)
+    weights = np.where(known, sizes, 0.0) * np.exp((samples - samples[-1]) / over)
+    total = np.cumsum(weights)
+    sums = np.cumsum(weights * np.where(known, values, 0.0))
+    return np.where(total > 0, sums / np.where(total > 0, total, 1.0), np.nan)
+
+
+def _smoothed_in_order(values: np.ndarray, sizes: np.ndarray, *, over: float) -> np.ndarray:
+    """The same one value after another, for spans whose weights would underflow."""
     mean, weight, result = math.nan, 0.0, np.full(len(values), np.nan)
     for i, (value, size) in enumerate(zip(values.tolist(), sizes.tolist(), strict=True)):
         weight *= math.exp(-size / over)

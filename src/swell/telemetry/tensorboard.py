@@ -8,6 +8,7 @@ from typing import Any
 
 from swell.core.events import BatchChanged, EpochEnded, Event, Resized, Stepped
 from swell.errors import DependencyError
+from swell.telemetry.scalars import scalars
 
 
 class TensorBoardSink:
@@ -32,7 +33,7 @@ class TensorBoardSink:
     def emit(self, event: Event) -> None:
         if isinstance(event, Stepped):
             self._samples = event.samples
-            for tag, value in _scalars(event).items():
+            for tag, value in scalars(event).items():
                 self._scalar(tag, value, event)
         elif isinstance(event, EpochEnded):
             for name, value in event.metrics.items():
@@ -52,23 +53,3 @@ class TensorBoardSink:
 
     def _text(self, tag: str, text: str, event: Event) -> None:
         self._writer.add_text(tag, text, global_step=self._samples, walltime=event.time)
-
-
-def _scalars(event: Stepped) -> dict[str, float | None]:
-    groups = [""] if len(event.lr) == 1 else [f"/group_{index}" for index in range(len(event.lr))]
-    return {
-        "loss": event.loss,
-        "batch/global": event.global_batch,
-        "batch/micro": event.micro_batch,
-        "batch/accumulation": event.accumulation,
-        "batch/replicas": event.replicas,
-        "scale/gain": event.gain,
-        "scale/progress": event.progress,
-        **{f"scale/lr{group}": lr for group, lr in zip(groups, event.lr, strict=False)},
-        **{f"scale/lr_factor{group}": factor for group, factor in zip(groups, event.lr_factor, strict=False)},
-        "noise/signal": event.signal,
-        "noise/noise": event.noise,
-        "noise/noise_scale": event.noise_scale,
-        "speed/step_s": event.step_s,
-        "speed/samples_per_s": event.global_batch / event.step_s if event.step_s > 0 else None,
-    }
