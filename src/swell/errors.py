@@ -59,5 +59,9 @@ class DamagedCheckpointError(CheckpointError):
     """A damaged checkpoint: its files are missing, cut short or changed. An older one may be whole."""
 
 
+class RunFolderError(SwellError, RuntimeError):
+    """A run's folder that another process writes, or took over from this one."""
+
+
 class WorldError(SwellError, RuntimeError):
     """The world of replicas cannot be formed, or was lost."""

@@ -63,6 +63,7 @@ def test_the_elastic_run_lives_through_everything_and_uses_every_sample_once(
     assert all(name in text for name in (*ways(), ELASTIC))
     assert "\x1b" not in text
     assert shown.results[ELASTIC].samples == 2 * 1438
+    assert shown.report.stat().st_size > 100_000
     for picture in shown.pictures:
         assert picture.stat().st_size > 10_000
     for folder in ("small", "large", "swell", "elastic"):
@@ -74,6 +75,8 @@ def test_the_command_fails_if_a_claim_does_not_hold(
     holds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = Result(accuracy=1.0, steps=1, samples=1)
-    shown = DemoResult(results={"swell": result}, claims=[Claim("a", True), Claim("b", holds)], pictures=[])
+    shown = DemoResult(
+        results={"swell": result}, claims=[Claim("a", True), Claim("b", holds)], pictures=[], report=Path("report.html")
+    )
     monkeypatch.setattr("swell.demo.show", lambda out, *, seed: shown)
     assert main(["demo", "--out", str(tmp_path)]) == (0 if holds else 1)

@@ -14,7 +14,7 @@ import swell
 from tests.job.scenario import Points, make_model, mean_loss
 
 folder, epochs, pause_s = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-job = swell.Job(folder / "saved", batch=12, micro=3, rule="linear", base=6, seed=4)
+job = swell.Job(folder / "run", batch=12, micro=3, rule="linear", base=6, seed=4)
 model = make_model()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 job.wrap(model, optimizer)

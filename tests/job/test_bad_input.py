@@ -1,4 +1,4 @@
-"""Every mistake a user can make gets an error that says how to mend it, and loses nothing."""
+"""Every mistake a user can make gets an error that says how to fix it, and loses nothing."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_wrapping_an_optimizer_twice_is_refused() -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     job.wrap(model, optimizer)
-    with pytest.raises(ConfigError, match="twice"):
+    with pytest.raises(ConfigError, match="wrapped already"):
         job.wrap(model, optimizer)
 
 

@@ -89,7 +89,7 @@ def test_a_node_that_joins_late_and_is_killed_leaves_the_weights_of_the_undistur
             node.kill()
     expected = weights(alone)
     assert float((weights(tmp_path) - expected).norm() / expected.norm()) < 1e-6
-    events = list(read_events(tmp_path / "saved" / "events.jsonl"))
+    events = list(read_events(tmp_path / "run" / "events.jsonl"))
     found = report_chaos(events)
     assert found.whole and found.samples == 130 * EPOCHS
     starts = [(event.replicas, event.samples) for event in events if isinstance(event, RunStarted)]

@@ -310,7 +310,7 @@ def test_an_overflow_commits_nothing_moves_no_schedule_and_brings_the_samples_ba
 
 def test_statistics_under_a_gradient_scaler_are_those_without_it() -> None:
     def noise(scaler: Any) -> tuple[float, float]:
-        job = swell.Job(batch=8, micro=2, rule="adascale")
+        job = swell.Job(batch=8, micro=2, rule="adascale", statistics=True)
         model = make_model().float()
         job.wrap(model, optimizer := torch.optim.SGD(model.parameters(), lr=0.01), scaler=scaler)
         loader = job.loader(Points(32))
@@ -348,7 +348,7 @@ def test_bfloat16_autocast_trains() -> None:
 
 def test_statistics_are_taken_before_clipping_and_the_optimizer_sees_the_clipped_gradient() -> None:
     def run(clip: float | None) -> tuple[list[list[Tensor]], float]:
-        job = swell.Job(batch=8, micro=2, rule="constant")
+        job = swell.Job(batch=8, micro=2, rule="constant", statistics=True)
         model = make_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
         job.wrap(model, optimizer)

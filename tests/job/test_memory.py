@@ -20,7 +20,7 @@ from tests.workers import run_workers
 
 
 class Small(nn.Module):
-    """A model on a device that holds only so many samples at once."""
+    """A model on a device that holds only N samples at once."""
 
     def __init__(self, model: nn.Module, holds: int, *, backward: bool) -> None:
         super().__init__()

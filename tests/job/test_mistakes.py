@@ -39,7 +39,7 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 def test_the_scripts_own_optimizer_step_in_the_loop_is_refused_before_it_moves_anything(place: str) -> None:
     job, model, optimizer, loader = begin(micro=8, statistics=False)
     before = weights(model)
-    with pytest.raises(LoopError, match=r"optimizer\.step\(\) was called in the training loop.*Remove the call"):
+    with pytest.raises(LoopError, match=r"optimizer\.step\(\)"):
         for x, y, _ in loader:
             if place == "before job.backward":
                 optimizer.step()
@@ -104,7 +104,7 @@ def test_a_job_that_is_closed_lets_the_optimizer_go_to_another_one() -> None:
 def test_an_update_without_any_gradient_is_refused_and_nothing_is_committed(mistake: str) -> None:
     job, model, optimizer, loader = begin()
     other = make_model(seed=4)
-    with pytest.raises(LoopError, match=r"none of the optimizers' parameters has a gradient.*zero_grad"):
+    with pytest.raises(LoopError, match=r"gradient.*zero_grad"):
         for x, y, _ in loader:
             job.backward(mean_loss(other if mistake == "another model" else model, x, y))
             if mistake == "zero_grad":

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import WeightedRandomSampler
+from torch.utils.data import DataLoader, WeightedRandomSampler
 
 import swell
 from swell.errors import LoopError
@@ -35,16 +35,18 @@ def go(job: swell.Job, model: Any, loader: Any, passes: Any) -> list[list[int]]:
     return came
 
 
-def test_the_length_of_a_loader_is_what_is_left_of_the_epoch_and_after_it_that_of_the_next() -> None:
-    job, model, loader = job_on(Points(20), batch=8, micro=4)
+@pytest.mark.parametrize("batch", [4, 8, 16])
+def test_the_length_of_a_loader_is_that_of_a_data_loader_of_the_base_batch_all_the_time(batch: int) -> None:
+    job, model, loader = job_on(Points(20), batch=batch, base=8, micro=4)
     lengths = [len(loader)]
     for _ in job.epochs(2):
         for x, y, _ in loader:
+            lengths.append(len(loader))
             job.backward(mean_loss(model, x, y))
-            if job.step():
-                lengths.append(len(loader))
+            job.step()
+            lengths.append(len(loader))
         lengths.append(len(loader))
-    assert lengths == [5, 3, 1, 0, 5, 3, 1, 0, 5]
+    assert set(lengths) == {len(DataLoader(Points(20), batch_size=8))} == {3}
 
 
 def test_until_goes_on_until_the_gain_adds_up_and_stops_in_the_middle_of_a_pass() -> None:

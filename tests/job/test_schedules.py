@@ -32,7 +32,7 @@ def train(make: Any, *, own_steps: bool = False, **settings: Any) -> tuple[swell
 
 @pytest.mark.parametrize("by", ["progress", "epoch"])
 def test_a_scheduler_that_the_script_steps_too_is_refused(by: str) -> None:
-    with pytest.raises(LoopError, match=r"scheduler.step\(\) was called by the script too.*schedule='manual'"):
+    with pytest.raises(LoopError, match=r"scheduler\.step\(\).*schedule='manual'"):
         train(lambda o: lr_scheduler.ExponentialLR(o, 0.9), own_steps=True, schedule=by)
 
 
@@ -42,9 +42,9 @@ def test_a_scheduler_that_is_not_handed_over_to_be_stepped_is_the_scripts() -> N
 
 
 def test_a_scheduler_that_is_shorter_than_the_run_says_how_long_it_must_be() -> None:
-    with pytest.raises(ConfigError, match=r"ended before the run did.*epochs \* ceil\(samples / base batch\)"):
+    with pytest.raises(ConfigError, match=r"ended before the run.*base batch"):
         train(lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=3))
-    with pytest.raises(ConfigError, match=r"ended before the run did.*in epochs, and one more"):
+    with pytest.raises(ConfigError, match=r"ended before the run.*in epochs"):
         train(lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=1), schedule="epoch")
     train(lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=5))
 
@@ -73,12 +73,12 @@ def test_one_scheduler_cannot_serve_two_optimizers() -> None:
     scheduler = lr_scheduler.ExponentialLR(optimizers[0], 0.9)
     with swell.Job(batch=4) as job:
         job.wrap(models[0], optimizers[0], scheduler=scheduler)
-        with pytest.raises(ConfigError, match=r"ExponentialLR given to job.wrap was made for another optimizer than"):
+        with pytest.raises(ConfigError, match=r"ExponentialLR.*another optimizer"):
             job.wrap(models[1], optimizers[1], scheduler=scheduler)
     del scheduler.optimizer  # such a scheduler does not tell whom it steers
     with swell.Job(batch=4) as job:
         job.wrap(models[0], optimizers[0], scheduler=scheduler)
-        with pytest.raises(ConfigError, match=r"scheduler was given to job.wrap twice"):
+        with pytest.raises(ConfigError, match="scheduler is wrapped already"):
             job.wrap(models[1], optimizers[1], scheduler=scheduler)
 
 
@@ -88,7 +88,7 @@ def test_one_scheduler_cannot_serve_two_optimizers() -> None:
     ids=["a class", "a function", "a name", "an object"],
 )
 def test_what_is_no_scheduler_is_refused_where_it_is_given(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match=r"as the scheduler; expected an object with step\(\).*Make one first"):
+    with pytest.raises(ConfigError, match="scheduler; expected"):
         train(lambda optimizer: wrong)
 
 

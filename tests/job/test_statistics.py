@@ -31,7 +31,7 @@ def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
 
 def measure(collective: Any, name: str, steps: int, settings: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Train; after every step what the job says, which micro-batches there were, and the weights before the step."""
-    job = swell.Job(batch=13, rule="adascale" if name == SGD else "adamscale", **settings)
+    job = swell.Job(batch=13, rule="adascale" if name == SGD else "adamscale", **{"statistics": True, **settings})
     model = make_model()
     optimizer = make_optimizer(name, model)
     job.wrap(model, optimizer)
@@ -121,7 +121,8 @@ def test_replicas_with_and_without_accumulation_agree_with_the_twin(world: int, 
 @pytest.mark.parametrize(("world", "micro"), [(1, 3), (2, 4)])
 def test_moments_in_adams_metric_use_the_second_moment_of_the_step_before(world: int, micro: int) -> None:
     steps = 8
-    replicas = run_workers(world, measure, "Adam", steps, {"micro": micro})
+    settings = {"micro": micro, "statistics": swell.Statistics(budget=None)}
+    replicas = run_workers(world, measure, "Adam", steps, settings)
     points = Points(13 * steps)
     first = next(i for i, seen in enumerate(replicas[0]) if seen[1] is not None)
     assert first == 5  # the second moment needs a few steps before it says anything
@@ -150,7 +151,7 @@ def test_more_steps_are_measured_while_a_policy_waits_for_a_sure_estimate(micro:
     waits, heedless = Waiting(follows_noise=True), Waiting(follows_noise=False)
     for policy, expected in ((waits, often), (Dwell(waits, samples=9), often), (heedless, seldom)):
         measured: list[int] = []
-        job = swell.Job(batch=policy, micro=micro, rule="constant")
+        job = swell.Job(batch=policy, micro=micro, rule="constant", statistics=swell.Statistics(budget=None))
         job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0))
         for x, y, _ in job.loader(points):
             job.backward(mean_loss(model, x, y))
@@ -163,7 +164,7 @@ def test_more_steps_are_measured_while_a_policy_waits_for_a_sure_estimate(micro:
 
 
 def test_thinned_statistics_cover_the_samples_in_between() -> None:
-    job = swell.Job(batch=2, micro=1, statistics=3, rule="adascale")
+    job = swell.Job(batch=2, micro=1, statistics=swell.Statistics(every=3, budget=None), rule="adascale")
     model = make_model()
     job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0))
     loader = job.loader(Points(2 * 109))
@@ -172,6 +173,22 @@ def test_thinned_statistics_cover_the_samples_in_between() -> None:
             job.backward(mean_loss(model, x, y))
             job.step()
     assert job.noise is not None and job.noise.observations == 103  # all of the first hundred, then 102, 105 and 108
+
+
+def test_measuring_that_costs_too_much_thins_itself() -> None:
+    """One step of a tiny model takes far longer where it is split in two, so few of the first hundred are."""
+    observations = []
+    for budget in (0.02, None):
+        job = swell.Job(batch=4, rule="constant", statistics=swell.Statistics(split_every=2, budget=budget))
+        model = make_model()
+        job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0))
+        for x, y, _ in job.loader(Points(400)):
+            job.backward(mean_loss(model, x, y))
+            job.step()
+        assert job.noise is not None
+        observations.append(job.noise.observations)
+        job.close()
+    assert observations[1] == 50 and 1 <= observations[0] < 40
 
 
 def test_statistics_can_be_switched_off() -> None:
@@ -205,7 +222,7 @@ class Odd(nn.Module):
 
 def measure_odd(collective: Any) -> tuple[float, float, list[list[int]], list[Tensor], bool]:
     torch.manual_seed(11)
-    job = swell.Job(batch=11, micro=3, rule="adascale")
+    job = swell.Job(batch=11, micro=3, rule="adascale", statistics=True)
     model = Odd()
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
     job.wrap(model, optimizer)
@@ -243,7 +260,7 @@ def test_tied_frozen_unused_and_sparse_parameters_are_measured_right(world: int)
 
 
 def statistics_with(change: Callable[[nn.Module], nn.Module]) -> tuple[float, float]:
-    job = swell.Job(batch=12, micro=4, rule="adascale")
+    job = swell.Job(batch=12, micro=4, rule="adascale", statistics=True)
     model = make_model()
     job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0))
     run = change(model)
@@ -282,7 +299,7 @@ def test_a_compiled_model_changes_no_figure() -> None:
 
 
 def test_bfloat16_gradients_are_added_up_in_float32() -> None:
-    job = swell.Job(batch=64, micro=1, rule="adascale")
+    job = swell.Job(batch=64, micro=1, rule="adascale", statistics=True)
     model = nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     job.wrap(model, optimizer)
@@ -299,7 +316,7 @@ def test_bfloat16_gradients_are_added_up_in_float32() -> None:
 
 
 def test_gradients_that_are_not_finite_are_dropped_and_counted() -> None:
-    job = swell.Job(batch=4, micro=2, rule="adascale")
+    job = swell.Job(batch=4, micro=2, rule="adascale", statistics=swell.Statistics(budget=None))
     model = make_model()
     job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0))
     loader = job.loader(Points(16))
@@ -324,7 +341,7 @@ def test_gradients_that_are_not_finite_are_dropped_and_counted() -> None:
 
 
 def test_gradients_that_overflow_under_a_scaler_are_dropped_and_counted() -> None:
-    job = swell.Job(batch=4, micro=2, rule="constant")
+    job = swell.Job(batch=4, micro=2, rule="constant", statistics=swell.Statistics(budget=None))
     model = nn.Linear(4, 1)
     job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0), scaler=torch.amp.GradScaler("cpu", init_scale=2.0**20))
     torch.manual_seed(0)
@@ -343,7 +360,7 @@ def test_gradients_that_overflow_under_a_scaler_are_dropped_and_counted() -> Non
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_figures_of_half_precision_gradients_are_those_of_their_float32_copies(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    job = swell.Job(batch=12, micro=3, rule="constant")
+    job = swell.Job(batch=12, micro=3, rule="constant", statistics=True)
     model = nn.Linear(50, 30, dtype=dtype)
     job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0))
     data, small = torch.randn(12, 50), []
@@ -362,7 +379,7 @@ def test_figures_of_half_precision_gradients_are_those_of_their_float32_copies(d
 
 
 def test_parameters_added_later_are_measured_from_the_next_step_on() -> None:
-    job = swell.Job(batch=8, micro=4, rule="constant")
+    job = swell.Job(batch=8, micro=4, rule="constant", statistics=True)
     model = make_model()
     first, last = model[0], model[2]  # type: ignore[index]
     optimizer = torch.optim.SGD(first.parameters(), lr=0.0)

@@ -92,7 +92,7 @@ def read_remembering(collective: Any, folder: Path, leave_after: int | None) -> 
     model = make_model()
     job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.01))
     dataset, seen = Remembering(40), []
-    loader = job.loader(dataset)
+    loader = job.loader(dataset, resume="state")
     for _ in job.epochs(2):
         for x, y, index in loader:
             seen += index.tolist()

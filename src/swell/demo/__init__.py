@@ -15,7 +15,7 @@ from swell.demo.history import ElasticRun, Moment
 from swell.demo.proof import Claim, claims
 from swell.demo.scoreboard import Scoreboard
 from swell.demo.training import BASE_BATCH, EPOCHS, LARGE_BATCH, SWELL_EPOCHS, Result, train, ways
-from swell.telemetry import LOG_NAME, compare, draw_timeline, read_events
+from swell.telemetry import LOG_NAME, compare, draw_timeline, read_events, write_report
 
 ELASTIC = "swell, elastic"
 
@@ -27,6 +27,7 @@ class DemoResult:
     results: dict[str, Result]
     claims: list[Claim]
     pictures: list[Path]
+    report: Path
 
     @property
     def holds(self) -> bool:
@@ -37,8 +38,9 @@ class DemoResult:
 def show(out: Path, *, seed: int = 0, epochs: int = SWELL_EPOCHS) -> DemoResult:
     """Train three ways, and once more on workers that come, go and die; show, check and draw the results.
 
-    ``out/demo.png`` shows the elastic run over time, ``out/ways.png`` the three ways side by side. Runs of an earlier
-    demo are replaced. Raises ``SwellError`` if the elastic run does not reach its end.
+    ``out/demo.png`` shows the elastic run over time, ``out/ways.png`` the three ways side by side, ``out/report.html``
+    all four runs in the browser. Runs of an earlier demo are replaced. Raises ``SwellError`` if the elastic run does
+    not reach its end.
     """
     console = Console(highlight=False)
     console.print("One network, one learning rate, three ways to choose the batch size;")
@@ -78,7 +80,13 @@ def show(out: Path, *, seed: int = 0, epochs: int = SWELL_EPOCHS) -> DemoResult:
     ]
     console.print(f"\nWorkers, batch, lr factor and loss over time: {pictures[0]}", soft_wrap=True)
     console.print(f"The three ways side by side: {pictures[1]}; each run's events are in its folder.", soft_wrap=True)
-    return DemoResult(results=results, claims=proof, pictures=pictures)
+    report = write_report([folder, *folders.values()], out / "report.html")
+    console.print("\nAll four runs, with every decision and its reasons, in one file. Open it in a browser:")
+    console.print(f"  {report.resolve().as_uri()}", style="bold", soft_wrap=True)
+    console.print(
+        f"Live, while runs go on: swell dashboard {out}; on the terminal: swell watch {folder}", soft_wrap=True
+    )
+    return DemoResult(results=results, claims=proof, pictures=pictures, report=report)
 
 
 def _train_undisturbed(folder: Path, name: str, board: Scoreboard, *, seed: int, epochs: int) -> Result:

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from swell.core.events import Event, RunEnded, Stepped, from_json
+from swell.core.events import Event, RunEnded, Stepped
 from swell.core.protocols import Sink
 from swell.demo.training import Result
 from swell.demo.worker import PACE, RESULT
 from swell.errors import SwellError
 from swell.supervisor.control import ask
 from swell.supervisor.notice import EXIT_RESUME
-from swell.telemetry import LOG_NAME
+from swell.telemetry import LOG_NAME, LogReader
 
 MOST_PACE = 600.0  # samples per second for one worker, slow enough to watch
 _START_SHARE = 0.12  # share of all samples that one worker may use while another starts, so that it joins in time
@@ -38,27 +38,18 @@ class Moment:
 
 
 @dataclass
-class LogReader:
+class Follower:
     """The run's events as they are written; each new one goes to ``sink``."""
 
-    path: Path
+    reader: LogReader
     sink: Sink
     events: list[Event] = field(default_factory=list)
-    _position: int = 0
 
     def poll(self) -> None:
         """Read the events that were written since the last call."""
-        if not self.path.exists():
-            return
-        with self.path.open("rb") as file:
-            file.seek(self._position)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                self._position += len(line)
-                event = from_json(line.decode())
-                self.events.append(event)
-                self.sink.emit(event)
+        for event in self.reader.poll():
+            self.events.append(event)
+            self.sink.emit(event)
 
     @property
     def latest(self) -> Stepped | None:
@@ -73,7 +64,7 @@ class ElasticRun:
         self, folder: Path, *, seed: int, epochs: int, total: int, sink: Sink, report: Callable[[Moment], None]
     ) -> None:
         self._folder, self._total, self._report = folder, total, report
-        self.log = LogReader(folder / LOG_NAME, sink)
+        self.log = Follower(LogReader(folder / LOG_NAME), sink)
         self._script = ["-m", "swell.demo.worker", str(folder), "--seed", str(seed), "--epochs", str(epochs)]
         self._deadline = time.monotonic() + _LONGEST_S
 

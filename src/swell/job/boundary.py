@@ -70,9 +70,8 @@ class Boundary:
         generation = self._peers.generation
         if self._hooks.before_boundary is not None:
             self._hooks.before_boundary()
-        if self._peers.generation == generation:
-            self._recovery.together(self.count_late)
-        return self._peers.generation == generation
+        # Once, not again in another world: replicas that were lost to this one there begin with a step.
+        return self._peers.generation == generation and self._recovery.attempt(self.count_late)
 
     def count_late(self) -> None:
         """Count what the user's code added to the metrics after the latest step; all replicas do this together."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 
-from swell.core.events import BatchChanged, EpochEnded, Event, StepSkipped
+from swell.core.events import BatchChanged, EpochEnded, Event, GrowthTakenBack, Stepped, StepSkipped
 from swell.errors import LossError
 from swell.job.horizon import Horizon
 from swell.job.peers import Peers
@@ -15,6 +16,7 @@ from swell.job.run_state import RunState
 from swell.job.step_clock import Duration, StepClock
 from swell.job.step_record import StepRecord
 from swell.job.update import Outcome
+from swell.loop.measuring_budget import shape_of
 from swell.loop.metrics import exchange
 from swell.loop.step import Phase, StepInProgress
 from swell.policies import observation_to_dict
@@ -42,6 +44,7 @@ class Committer:
         self._trains, self._after_commit = trains, after_commit
         self._record: StepRecord | None = None
         self._overflows = 0
+        self._undo_rest = False  # whether the user's code may still change something of a step that comes again
         self._clock = StepClock(peers.device)
         self._latest: Duration | None = None
 
@@ -54,12 +57,13 @@ class Committer:
         """A step begins: its changes can be undone until its commit, and its metrics wait for that."""
         self._clock.start()
         self.rollback.begin_step()
+        self.rollback.begin_random(self._state.samples)
         self._state.metrics.begin_step()
 
     def record(self) -> StepRecord:
         """The record of the step under way."""
         if self._record is None:
-            self._record = StepRecord(self._emit, nonfinite=self._nonfinite)
+            self._record = StepRecord(self._stepped, nonfinite=self._nonfinite)
         return self._record
 
     def updated(self, step: StepInProgress, chosen: Chosen, number: int, outcome: Outcome) -> None:
@@ -73,8 +77,8 @@ class Committer:
         if number == min(step.stepped):  # the step counts by the first optimizer that moves
             marks.factors, marks.gain = outcome.factors, outcome.gain
 
-    def commit(self, step: StepInProgress, chosen: Chosen, outcome: Outcome) -> None:
-        """Count the step's samples as done, together with the update they made."""
+    def commit(self, step: StepInProgress, chosen: Chosen, outcome: Outcome, *, in_body: bool) -> None:
+        """Count the step's samples as done, together with the update they made; ``in_body`` in a call of the user's."""
         state, peers = self._state, self._peers
         pace, marks, ledger = state.pace, state.marks, state.ledger
         peers.reach("commit", step=pace.step)
@@ -90,6 +94,10 @@ class Committer:
             marks.measured_at = ledger.samples
         self._report_change(chosen)
         pace.timed(outcome.last_s)
+        state.measuring.timed(outcome.last_s)
+        if step.plan.global_batch == chosen.batch:  # the short last step of an epoch says little
+            shape = shape_of(step.plan, split=step.split)
+            state.measuring.committed(shape, measured=step.measured or step.paired)
         pace.committed(
             step.plan,
             batch=chosen.batch,
@@ -97,6 +105,13 @@ class Committer:
             gain=marks.gain,
             nodes=peers.nodes,
             as_chosen=not chosen.split,
+        )
+        state.milestones.pass_to(
+            steps=pace.step,
+            samples=ledger.samples,
+            progress=pace.progress,
+            seconds=outcome.signals.seconds,
+            askable=in_body and all(step.plan.shares),
         )
         self._latest = self._clock.stop()
         if self._trains(pace.step - 1):
@@ -126,14 +141,14 @@ class Committer:
         )
 
     def _report(self, step: StepInProgress, duration: Duration) -> None:
-        state, plan, record = self._state, step.plan, self._record
+        state, plan = self._state, step.plan
         pace, marks, ledger, noise = state.pace, state.marks, state.ledger, state.noise
-        self._record = None
-        if record is None:  # the first optimizer did not step, or had stepped before the step was done again
-            record = StepRecord(self._emit, nonfinite=self._nonfinite)
-            record.set_loss(None)
+        if self._record is None:  # the first optimizer did not step, or had stepped before the step was done again
+            self.record().set_loss(None)
+        record, self._record = self.record(), None
         record.set_committed(
             duration,
+            pace.batch,
             step=pace.step,
             epoch=ledger.epoch,
             samples=ledger.samples,
@@ -148,7 +163,21 @@ class Committer:
             signal=None if noise is None else noise.total.signal,
             noise=None if noise is None else noise.total.noise,
             noise_scale=None if noise is None else noise.total.noise_scale,
+            noise_low=None if noise is None else noise.interval[0],
+            noise_high=None if noise is None else noise.interval[1],
+            data_s=step.waited_s,
+            measured=step.measured or step.paired,
         )
+
+    def _stepped(self, event: Stepped, batch: int) -> None:
+        """All is known of a step, its loss too: log it, and take a growth back that has raised the loss."""
+        self._emit(event)
+        if not self._state.pace.follows_noise:  # the user chose the batches
+            return
+        growth = self._state.growth
+        rise = growth.see(batch=batch, loss=event.loss, samples=event.samples, replicas=event.replicas)
+        if rise is not None:
+            self._emit(GrowthTakenBack(time=time.time(), step=event.step, **asdict(rise)))
 
     def skip(self, step: StepInProgress, outcome: Outcome) -> None:
         """The update was not made: the samples come again, or are passed over."""
@@ -161,11 +190,10 @@ class Committer:
                     f"the gradient scaler found an overflow {self._overflows} times in a row at the same samples. "
                     f"Look at the loss there, lower the learning rate, or use bfloat16."
                 )
+            self.rollback.undo()
         else:
             self._state.ledger.commit(step.stop)
             self._state.marks.stepped = set()
-        if outcome.redo:
-            self.rollback.undo()
         self._end_without_update(step, outcome.reason, redone=outcome.redo)
 
     def give_up(self, step: StepInProgress, reason: str, *, for_memory: bool = False) -> None:
@@ -189,7 +217,7 @@ class Committer:
         if step.ended:
             return
         if committed:
-            step.enter(Phase.COMMITTED)
+            step.enter(Phase.COMMITTED, by_others=True)
             self.forget()
         else:
             self._end_without_update(step, reason, redone=True)
@@ -199,6 +227,8 @@ class Committer:
     ) -> None:
         step.enter(Phase.GIVEN_UP)
         self.forget()
+        self._undo_rest = redone
+        self._state.metrics.muted = True  # until the user's code for this step is over
         self._emit(
             StepSkipped(
                 time=time.time(),
@@ -210,9 +240,18 @@ class Committer:
             )
         )
 
+    def end_body(self) -> None:
+        """The user's code for a step is over: what it did after the step was given up is undone."""
+        self._state.metrics.muted, self._state.metrics.samples = False, 1
+        if self._undo_rest:
+            self._undo_rest = False
+            self.rollback.undo()
+            for learner in self._state.learners:
+                learner.clear()
+
     def discard(self) -> None:
         """Undo and forget the step under way, which the user left."""
-        self.rollback.undo()
+        self.rollback.undo(again=False)
         self.forget()
 
     def forget(self) -> None:

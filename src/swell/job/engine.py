@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NoReturn
 
-from swell.checkpoint.cadence import Cadence
+from swell.checkpoint.run_lock import RunLock
 from swell.core.events import RunEnded, Warned
 from swell.core.protocols import Sink
-from swell.errors import CheckpointError, DisagreementError, LoopError, WorldError
+from swell.errors import CheckpointError, DisagreementError, LoopError, RunFolderError, WorldError
 from swell.job.advice import Advice
 from swell.job.boundary import Boundary, Hooks
 from swell.job.committer import Committer
@@ -21,11 +21,13 @@ from swell.job.loader import TrainingLoader
 from swell.job.memory import Memory
 from swell.job.peers import Peers
 from swell.job.planner import Planner
+from swell.job.random_streams import RandomStreams
 from swell.job.recovery import Recovery
 from swell.job.rehearsal import NoRehearsal, Rehearsal
 from swell.job.rollback import Rollback
 from swell.job.run_state import RunState
-from swell.job.saving import Saving
+from swell.job.saving import Saving, SavingOptions
+from swell.job.sharing import Sharing
 from swell.job.steps import Steps
 from swell.job.update import Updater
 from swell.job.vote import Signals, meet
@@ -47,11 +49,11 @@ class Engine:
         self,
         state: RunState,
         peers: Peers,
+        random: RandomStreams,
         *,
         statistics: Statistics | None,
         nonfinite: str,
-        cadence: Cadence,
-        keep: int,
+        saving: SavingOptions,
         rehearsal: Rehearsal | NoRehearsal,
         sinks: Callable[[], Fanout],
     ) -> None:
@@ -61,14 +63,14 @@ class Engine:
         emit = self.reporter.emit
         self.horizon = Horizon()
         self.planner = Planner(state, peers, self.horizon, statistics)
-        self.saving = Saving(state, peers, cadence=cadence, keep=keep, emit=emit)
-        self.recovery = Recovery(state, peers, self.saving, self.reporter)
+        self.saving = Saving(state, peers, random, saving, emit=emit)
+        self.recovery = Recovery(state, peers, self.saving, self.reporter, random)
         self._advice = Advice(peers, outlook=self.planner.outlook, emit=emit)
         self.committer = Committer(
             state,
             peers,
             self.horizon,
-            Rollback(),
+            Rollback(random),
             emit=emit,
             nonfinite=nonfinite,
             trains=rehearsal.trains,
@@ -107,6 +109,7 @@ class Engine:
         self.epochs = Epochs(
             state, peers, self.horizon, self.planner, self.committer, self.recovery, emit=emit, finish=self._finish
         )
+        self.sharing = Sharing(state, peers, self.planner, self.steps, self.recovery)
         self._closed = self._prepared = False
 
     def require_open(self, call: str) -> None:
@@ -133,7 +136,10 @@ class Engine:
     def _signals(self, samples: int) -> Signals:
         """What this replica votes for, for the moment after a step of ``samples`` samples."""
         return Signals(
-            noticed=self.peers.notice() is not None, pending=self.peers.pending(), due=self.saving.due(samples)
+            noticed=self.peers.notice() is not None,
+            pending=self.peers.pending(),
+            due=self.saving.due(samples),
+            seconds=self.state.milestones.seconds,
         )
 
     def _after_commit(self, step: int) -> None:
@@ -162,59 +168,82 @@ class Engine:
 
     def _end(self, reason: str) -> None:
         self.epochs.over, state = True, self.state
-        self.reporter.emit(RunEnded(time=time.time(), step=state.steps, samples=state.samples, reason=reason))
+        self.reporter.emit(
+            RunEnded(
+                time=time.time(),
+                step=state.steps,
+                samples=state.samples,
+                reason=reason,
+                progress=state.pace.progress,
+                base_batch=state.pace.base,
+            )
+        )
         self.peers.stop_listening()
 
     def close(self) -> None:
         """Save what was not saved, stop data workers, leave the process group; may be called twice."""
         for learner in self.state.learners:
             learner.release()
+        alone = sys.exc_info()[0] is SystemExit and self.epochs.begun and not self.epochs.over  # sys.exit in the loop
         if not self._closed:
-            self._end_early()
+            alone = not self._end_early() or alone
         self._closed = True
         if self.state.has_data:
             self.state.data.close()
         self.saving.close()
         self.reporter.close()
-        self.peers.close()
+        self.saving.leave_folder()
+        self.peers.close(alone=alone)
 
-    def _end_early(self) -> None:
+    def _end_early(self) -> bool:
         """The job is closed before its loop was over, as by early stopping: save what was learnt since the last save.
+
+        False where other replicas are still training.
 
         Not while an exception is on its way: the state may be unsound, and the other replicas may know nothing of it
         and would be waited for. Nor for a facade that merges sums of its own before a save, because it saves itself.
         """
         if self.epochs.over or not self.recovery.joined or sys.exc_info()[0] is not None:
-            return
+            return True
         if self.rehearsal.rehearses or self.recovery.broken or self.hooks.before_boundary is not None:
-            return
+            return True
         self.steps.leave()
+        together = True
         try:
             self._save_unsaved()
-        except (WorldError, CheckpointError, DisagreementError) as error:  # closing must not fail, nor try again
+        except (WorldError, CheckpointError, DisagreementError, RunFolderError) as error:  # closing must not fail
             message = f"what was done since the last save could not be saved when the job was closed: {error}"
             self.reporter.emit(Warned(time=time.time(), message=message))
+            together = not isinstance(error, DisagreementError)
+            if isinstance(error, RunFolderError):  # it has no log any more
+                warnings.warn(message, stacklevel=3)
         if self.epochs.begun:
             self._end("stopped by the script")
-        self.peers.stop_listening()
+        else:
+            self.peers.stop_listening()
+        return together
 
     def _save_unsaved(self) -> None:
         """Together with the other replicas, where the first one has steps that are not saved."""
         state, collective, behind = self.state, self.peers.collective, self.saving.behind
         if state.run_dir is None or state.steps == 0 or not (behind or self.peers.elastic):
             return
-        meet(collective)
+        meet(collective, leaving=True)
         if collective.gather_numbers([float(behind)])[0][0]:  # one that joined since the last save does not know
             self._save()
 
 
 def sinks_of(
-    run_dir: Path | None, *, progress: bool | None, extra: Sequence[Sink], events: str | None
+    lock: RunLock | None, *, progress: bool | None, extra: Sequence[Sink], events: str | None
 ) -> Callable[[], Fanout]:
-    """How to open a job's sinks: its log, its progress line, the user's own, and a log named by the environment."""
+    """How to open a job's sinks: its log, its progress line, the user's own, and a log named by the environment.
+
+    Without a ``lock`` on a run's folder there is no log of its own.
+    """
+    folder, may_write = (None, lambda: True) if lock is None else (lock.folder, lock.may_write)
 
     def opened() -> Fanout:
-        more = () if events is None else (EventLog(events),)
-        return open_sinks(run_dir, progress=progress, extra=(*extra, *more))
+        more = () if events is None else (EventLog(events, may_write=may_write),)
+        return open_sinks(folder, progress=progress, extra=(*extra, *more), may_write=may_write)
 
     return opened

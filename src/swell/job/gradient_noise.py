@@ -55,6 +55,11 @@ class GradientNoise:
         for values, earlier in self._readings.push(figures, reading):
             self._learn(values, earlier)
 
+    def pass_loss(self, loss: float, reading: Reading) -> None:
+        """Take the loss of a step that left nothing else."""
+        self.drain()
+        reading.report(loss if self.reports_loss else None)
+
     def drain(self) -> None:
         """Wait for figures that are still on their way from the device."""
         for values, reading in self._readings.drain():

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,32 +14,51 @@ from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
 from swell.checkpoint.cadence import Cadence
+from swell.checkpoint.run_lock import RunLock
 from swell.core.counts import whole_number
 from swell.core.protocols import Collective, Policy, Rule, Sink, Stateful
 from swell.core.types import NoiseEstimate
 from swell.data.orders import orders
 from swell.errors import ConfigError, LoopError
-from swell.job.arguments import as_cadence, check_clip, check_dataset, check_micro, check_pair, check_place
+from swell.job.arguments import (
+    as_cadence,
+    check_clip,
+    check_dataset,
+    check_fresh,
+    check_micro,
+    check_pair,
+    check_place,
+    run_folder,
+    stopping_by,
+)
 from swell.job.engine import Engine, sinks_of
 from swell.job.evaluation import evaluate
 from swell.job.learner import Clip, Learner
 from swell.job.loader import TrainingLoader
 from swell.job.peers import Peers, listener
+from swell.job.planner import Planner
+from swell.job.random_streams import RandomStreams, check_random
 from swell.job.rehearsal import Micro, rehearsal_of
 from swell.job.run_state import RunState
+from swell.job.saving import SavingOptions
 from swell.job.training_data import map_style_data, streamed_data
 from swell.job.vote import agree_on_text
 from swell.job.wrapping import take_in, unwrapped
 from swell.loop.lr_schedule import schedule_of
 from swell.loop.metrics import Metrics
+from swell.loop.milestones import checked_period
 from swell.loop.pace import Pace
 from swell.loop.statistics import Statistics, as_statistics
+from swell.loop.step import Phase
 from swell.policies import as_policy
 from swell.rules import as_rule, auto, suits
 from swell.runtime.environment import read_environment
 from swell.runtime.faults import read_faults
 from swell.runtime.notices import Notices
 from swell.runtime.world import World, open_world
+from swell.telemetry.run_plot import RunPlot
+
+Shared = TypeVar("Shared")
 
 
 class Job:
@@ -49,7 +68,11 @@ class Job:
     or a function of an :class:`~swell.core.types.Observation`. ``rule`` lets the learning rate follow it: a name, a
     rule, or a function of the scale; ``"auto"`` picks by optimizer. ``micro`` bounds what one replica sends through
     the model at once (a largest size, or ``(smallest, largest)``); by default it is the policy's base batch, which is
-    known to fit. Events are written to ``run_dir/events.jsonl`` if a run folder is given.
+    known to fit. ``statistics`` says when the gradient's noise is measured; by default where the batch, the rule or a
+    policy depends on it. ``random`` is ``"per-replica"`` for random numbers of its own on every replica (the first one
+    keeps the script's), or ``"same"``. Events are written to ``run_dir/events.jsonl`` if a run folder is given; one
+    process at a time writes there. ``fresh`` starts over in a used folder: what it holds is moved aside, once for each
+    start of the run.
 
         job = swell.Job("runs/digits", batch=swell.Ramp(64, 512, over=5, unit="epochs"))
         model, optimizer = job.wrap(model, optimizer)
@@ -72,12 +95,14 @@ class Job:
         micro: Micro = None,
         constant_micro: bool = False,
         capacity: Sequence[float] | None = None,
-        statistics: bool | int | Statistics = True,
+        statistics: bool | int | str | Statistics = "auto",
         nonfinite: str = "raise",
         seed: int = 0,
+        random: str = "per-replica",
         device: torch.device | str = "auto",
         save: float | Cadence | None = 300.0,
         keep: int = 3,
+        fresh: bool | None = None,
         notices: Notices | bool = True,
         progress: bool | None = None,
         sinks: Sequence[Sink] = (),
@@ -87,14 +112,16 @@ class Job:
             raise ConfigError(f"nonfinite is {nonfinite!r}; expected 'raise' or 'skip'. Leave it out for 'raise'.")
         check_place(run_dir, device)
         check_micro(micro)
+        check_random(random)
         cadence, keep = as_cadence(save), whole_number(keep, name="keep")
         environment = read_environment()
         rehearsal = rehearsal_of(environment.swell_rehearse)
         policy = rehearsal.policy(as_policy(batch, base=base))
         micro, constant_micro = rehearsal.bounds(micro, constant_micro)
         if rehearsal.rehearses:
-            run_dir, notices = None, False
-        self.run_dir = Path(run_dir) if run_dir is not None else None
+            notices = False
+        self.run_dir = None if rehearsal.rehearses else run_folder(run_dir, environment)
+        lock = None if self.run_dir is None else RunLock(self.run_dir, supervision=environment.supervision)
         self._rule = rule if rule == "auto" else as_rule(rule)
         self._statistics = rehearsal.statistics(as_statistics(statistics))
         capacity = tuple(capacity) if capacity is not None else None
@@ -105,19 +132,20 @@ class Job:
             run_dir=self.run_dir,
             settings=settings,
         )
+        peers = Peers(
+            world if world is not None else open_world(device, environment=environment),
+            notices=listener(notices, self.run_dir),
+            faults=read_faults(environment),
+        )
         self.engine = Engine(
             state,
-            Peers(
-                world if world is not None else open_world(device, environment=environment),
-                notices=listener(notices, self.run_dir),
-                faults=read_faults(environment),
-            ),
+            peers,
+            RandomStreams(peers, mode=random),
             statistics=self._statistics,
             nonfinite=nonfinite,
-            cadence=cadence,
-            keep=keep,
+            saving=SavingOptions(lock=lock, cadence=cadence, keep=keep, fresh=check_fresh(fresh, environment)),
             rehearsal=rehearsal,
-            sinks=sinks_of(self.run_dir, progress=progress, extra=sinks, events=environment.swell_events),
+            sinks=sinks_of(lock, progress=progress, extra=sinks, events=environment.swell_events),
         )
 
     # What the user hands over
@@ -131,17 +159,22 @@ class Job:
         schedule: str = "progress",
         scaler: Any | None = None,
         rule: str | Rule | Callable[..., Any] | None = None,
+        on_resume: str = "saved",
     ) -> tuple[nn.Module, Optimizer]:
         """Put a model and its optimizer under the job's care; returns both as they are, nothing is patched.
 
         Replicas start from rank 0's weights. ``scheduler`` is stepped once per base step of progress
         (``schedule="progress"``), once an epoch (``"epoch"``), or by you (``"manual"``). ``scaler`` is a
         ``torch.amp.GradScaler`` for float16. Call it once for each optimizer; ``rule`` overrides the job's for it.
+        A resumed run keeps the learning rate, weight decay and schedule that it started with (``on_resume="saved"``) or
+        takes the script's (``"script"``); where they differ, a warning says so.
         """
         steps, state = self.engine.steps, self.engine.state
         if steps.under_way:
             raise LoopError("job.wrap was called inside the training loop. Wrap every model before the loop.")
         check_pair(model, optimizer)
+        if on_resume not in ("saved", "script"):
+            raise ConfigError(f"on_resume is {on_resume!r}; expected 'saved' or 'script'. Leave it out for 'saved'.")
         chosen = self._rule if rule is None else rule
         name = type(optimizer).__name__
         resolved = auto(name) if chosen == "auto" else as_rule(chosen)
@@ -158,6 +191,7 @@ class Job:
             exact=self._statistics is not None and self._statistics.exact,
             half=None if self._statistics is None else self._statistics.half_of,
         )
+        learner.takes_script_settings = on_resume == "script"
         take_in(learner, state=state, peers=self.engine.peers, under_way=lambda: steps.under_way)
         return model, optimizer
 
@@ -224,8 +258,8 @@ class Job:
             )
         if not isinstance(thing, Stateful):
             raise ConfigError(
-                f"job.register({name!r}) was given a {type(thing).__name__}; expected something with state_dict() and "
-                f"load_state_dict(state)."
+                f"thing is a {type(thing).__name__}; expected something with state_dict() and load_state_dict(state). "
+                f"Give job.register({name!r}, ...) such an object, or wrap yours in one."
             )
         if name in self.engine.state.registered:
             raise ConfigError(f"something is registered as {name!r} already. Choose another name.")
@@ -238,14 +272,31 @@ class Job:
         self.engine.require_open("job.epochs")
         return self.engine.epochs.count(count)
 
-    def until(self, *, steps: float | None = None, epochs: float | None = None) -> Iterator[int]:
-        """Go on, epoch after epoch, until the accumulated gain reaches ``steps`` base steps, or ``epochs`` of them.
+    def until(
+        self,
+        *,
+        steps: float | None = None,
+        epochs: float | None = None,
+        metric: str | None = None,
+        target: float | None = None,
+        patience: int | None = None,
+        better: Literal["lower", "higher"] = "lower",
+    ) -> Iterator[int]:
+        """Go on, epoch after epoch, until the progress reaches ``steps`` base steps, or ``epochs`` of them.
 
-        The stopping rule of AdaScale (Johnson et al. 2020): a larger batch takes fewer steps, each worth more. Training
-        stops at the step that reaches it, in the middle of an epoch if need be.
+        A larger batch takes fewer steps, each worth more. Training stops at the step that reaches it, in the middle of
+        an epoch if need be.
+
+        ``metric`` may end it sooner: at a ``target``, or after ``patience`` turns without a better value. It is judged
+        after each turn, by what the body of the loop added to ``job.metrics`` under that name, or read last. All
+        replicas come to the same verdict, and a resumed run goes on with it. ``better="higher"`` for an accuracy.
+
+            for epoch in job.until(epochs=90, metric="validation loss", patience=5):
         """
         self.engine.require_open("job.until")
-        return self.engine.epochs.until(steps=steps, epochs=epochs)
+        return self.engine.epochs.until(
+            steps=steps, epochs=epochs, stopping=stopping_by(metric, target, patience, better)
+        )
 
     def backward(
         self, loss: Tensor, *, weight: float | Tensor | None = None, optimizer: Optimizer | None = None, **options: Any
@@ -287,6 +338,36 @@ class Job:
             raise ConfigError("this optimizer was not given to job.wrap; pass one that was, or none for all of them.")
         return chosen
 
+    def every(
+        self,
+        *,
+        steps: int | None = None,
+        samples: int | None = None,
+        progress: float | None = None,
+        seconds: float | None = None,
+    ) -> bool:
+        """Whether the step that was just made passed a multiple of one of these; ask after ``job.step()``.
+
+            for x, y in loader:
+                job.backward(F.cross_entropy(model(x), y))
+                job.step()
+                if job.every(samples=50_000):
+                    evaluate()
+
+        True once for each multiple, on every replica after the same step, and not again for the micro-batches of the
+        next one. ``samples`` and ``progress`` mean the same moment for any batch, ``steps`` for any layout of one.
+        Seconds are the first replica's, counted on by a resumed run. If some replica had no part in the step, which
+        only the end of an epoch can do, the next step counts for both.
+        """
+        unit, number = checked_period({"steps": steps, "samples": samples, "progress": progress, "seconds": seconds})
+        step = self.engine.steps.current
+        if step is None or not (step.taken or step.ended or step.spoiled):
+            raise LoopError(
+                "job.every was called where no batch is finished; expected it in the loop over the loader, after "
+                "job.step(). Move it there."
+            )
+        return step.phase is Phase.COMMITTED and self.engine.state.milestones.passed(unit, number)
+
     def attempt(self) -> AbstractContextManager[None]:
         """Put around what is done with one batch, so that the run survives running out of memory.
 
@@ -304,6 +385,16 @@ class Job:
     def redo(self) -> None:
         """Give up the step under way on all replicas; its samples come again. For use after an exception."""
         self.engine.steps.spoil("job.redo was called")
+
+    def share(self, function: Callable[[], Shared]) -> Shared:
+        """What ``function()`` returns on the first replica, on every replica: rollouts, labels, an answer of a service.
+
+        Every replica calls it in the body of the loop over ``job.epochs``: before the loop over the loader, after it,
+        or between two steps. The value may hold tensors, arrays, numbers, text, and lists and dicts of these. It is
+        saved with the run, so a worker that joins in the middle of the epoch, or resumes there, gets the same value
+        and ``function`` is not called again.
+        """
+        return self.engine.sharing.share(function)
 
     def save(self, name: str | None = None) -> None:
         """Save a checkpoint now and wait for it; one with a ``name`` is kept for good. Every replica calls it.
@@ -382,10 +473,12 @@ class Job:
     @property
     def noise(self) -> NoiseEstimate | None:
         """What is known of the gradient's noise, of the first optimizer; None until a step was measured."""
+        _warn_if_unmeasured(self.engine.planner)
         return self.engine.state.noise
 
     def noise_of(self, optimizer: Optimizer) -> NoiseEstimate | None:
         """What is known of the noise of one optimizer's gradient; None until a step was measured."""
+        _warn_if_unmeasured(self.engine.planner)
         return self._learners(optimizer)[0].noise.estimate()
 
     @property
@@ -404,6 +497,17 @@ class Job:
         factors = self.engine.state.marks.factors
         return factors[0].ema_power if factors else 1.0
 
+    def plot(self, *others: str | Path) -> RunPlot:
+        """The run so far as a page of charts and decisions: a notebook shows it, ``.save(path)`` writes it.
+
+        ``others`` are folders of runs to compare it with. Needs a run folder.
+        """
+        if self.run_dir is None:
+            raise ConfigError(
+                "run_dir is None; expected a run folder, whose log job.plot shows. Give one: swell.Job('runs/a', ...)."
+            )
+        return RunPlot(self.run_dir, *others)
+
     def speedup(self, replicas: int | Iterable[int]) -> dict[int, float]:
         """How much faster the run would go on other numbers of replicas, relative to now; 0 where no batch fits.
 
@@ -418,3 +522,13 @@ class Job:
         A few per cent where such a world was measured; much where its links were never seen.
         """
         return {count: world.error for count, world in self.engine.planner.outlook(replicas).items()}
+
+
+def _warn_if_unmeasured(planner: Planner) -> None:
+    if planner.unmeasured:
+        message = (
+            "the gradient's noise is not measured, because the batch is fixed at the base batch and nothing depends on "
+            "the noise there; expected statistics=True of a job whose noise is read. Pass it to swell.Job; a step of a "
+            "single micro-batch is then cut in two now and then."
+        )
+        warnings.warn(message, UserWarning, stacklevel=3)

@@ -14,14 +14,21 @@ from swell.core.types import Factors, Plan, ScaleState
 from swell.errors import ConfigError, LoopError
 from swell.gradients.factors import BiasClock, scaled
 from swell.gradients.gradient_sum import DENSE, GradientSum
+from swell.gradients.overlap import Pass
 from swell.gradients.pairs import GradientPairs
 from swell.gradients.sharded import ShardedGradients, sharded_modules
+from swell.job.early_exchange import EarlyExchange
 from swell.job.gradient_noise import GradientNoise, Reading
-from swell.job.script_settings import settings_of
+from swell.job.gradient_watch import GradientWatch
+from swell.job.peers import ALONE
+from swell.job.script_settings import settings_of, take_settings
+from swell.job.sending import Sending
 from swell.loop.lr_schedule import LRSchedule
 from swell.rules.metric import needs_preconditioned
+from swell.rules.worth import worth_power
 
 Clip = float | Callable[[list[Tensor]], Any]
+_UNCHANGED = Factors()
 HYPER_PARAMETERS = (int, float, bool, str, type(None), tuple, list)
 
 
@@ -54,14 +61,18 @@ class Learner:
             )
         self.pairs = None if half is None else GradientPairs(self.gradients, half)
         self._by_metric = needs_preconditioned(rule)
+        self.worth_power = worth_power(rule)  # asked once, because the check is slow
         self._base_batch = base_batch
         self.noise = GradientNoise(base_batch=base_batch, by_metric=self._by_metric, exact=exact)
         self._sharded_squares: Tensor | None = None  # squared norms of sharded gradients, summed over replicas
-        self._loss: Tensor | None = None
+        self.early = EarlyExchange(self.gradients)
+        self._loss: Tensor | float | None = None  # a number on the CPU, which has nothing to wait for
         self._clock = BiasClock()
         self._watch = _StepWatch(optimizer)
+        self.touched = GradientWatch()
         self.last_clip: Clip | None = None
         self.steps_now = False  # whether the job is stepping the optimizer
+        self.takes_script_settings = False  # on a resume: the script's learning rate and so on, not the saved ones
         self.guard: Any | None = None  # the hook that refuses steps by anybody else
 
     @property
@@ -87,15 +98,23 @@ class Learner:
     def follow_groups(self) -> None:
         """Before a step: take in parameters that were added since the last one; figures of other groups are dropped."""
         if self.gradients.outdated:
+            self.early.end()
             self.noise.drain()
             self.gradients.clear()
             if self.pairs is not None:
                 self.pairs.clear()
             self.noise.reset()
 
-    def expect(self, multiplier: float, *, measured: bool, again: bool) -> None:
-        """A backward pass of a loss with this weight is next; ``again`` if the same micro-batch had one before."""
-        shards = self.gradients.shards
+    def expect(self, multiplier: float, *, measured: bool, passes: int, last: bool) -> None:
+        """A backward pass of a loss with this weight is next; the micro-batch had ``passes`` before.
+
+        ``last`` for this replica's last micro-batch: its gradients are sent while they are computed, unless the user's
+        loop is known to run more passes over it.
+        """
+        again, shards = passes > 0, self.gradients.shards
+        if last and self.early.overlap is not None:
+            preconditioned = measured and self.wants_preconditioned
+            self.early.expect(Pass(multiplier, measured, preconditioned), passes=passes)
         if shards is not None:
             shards.expect(multiplier, measure=measured, preconditioned=self.wants_preconditioned)
             if again:  # each pass is summed by itself, and squares of parts are not the square of a sum
@@ -103,19 +122,43 @@ class Learner:
 
     def add_loss(self, loss: Tensor, multiplier: float) -> None:
         """Count a micro-batch's loss towards the step's mean."""
-        part = loss.detach().double().reshape(1) * multiplier
-        self._loss = part if self._loss is None else self._loss + part.to(self._loss.device)
+        if loss.is_cpu:
+            part: Tensor | float = loss.item() * multiplier
+        else:
+            part = loss.detach().reshape(1)
+            if multiplier != 1 or self._loss is not None:
+                part = part.double() * multiplier
+        self._loss = part if self._loss is None else self._loss + part
 
     def clear(self) -> None:
         """Forget the step's gradients and loss."""
+        self.touched.forget()
         self.gradients.clear()
         self._loss = None
 
     # The update
 
-    def codes(self) -> str:
-        """Which gradients this replica has."""
-        return self.gradients.codes()
+    def settle_alone(self, *, share: float, measured: bool) -> Tensor | float:
+        """In a world of one: leave the step's gradient in ``.grad``; returns the figures, or the loss alone.
+
+        As ``exchange`` without anybody to exchange with: where nothing was measured, nothing is moved either.
+        """
+        if measured or share != 1 or self.sharded:
+            return self.exchange(ALONE, self.gradients.codes(), share=share, measured=measured, extras=())
+        if not self.gradients.in_place:
+            self.gradients.release(self.gradients.codes())
+        return 0.0 if self._loss is None else self._loss
+
+    def send(self, buffers: Sequence[Tensor], *, measured: bool) -> Sending | None:
+        """Send what is left of the step; None where gradients are not summed while they are computed."""
+        overlap = self.early.overlap
+        if overlap is None:
+            return None
+        self.early.send_rest()  # before the figures, which the squares of all gradients are part of
+        figures = self._figures(measured, self._device())
+        if measured and overlap.extra:  # squares of parts are not the square of a sum
+            figures = torch.cat([figures[:1], figures[1:] * torch.nan])
+        return Sending(overlap, figures, buffers)
 
     def exchange(
         self, collective: Collective, codes: str, *, share: float, measured: bool, extras: Sequence[Tensor]
@@ -138,7 +181,10 @@ class Learner:
         return figures
 
     def _figures(self, measured: bool, device: torch.device) -> Tensor:
-        loss = torch.zeros(1, dtype=torch.float64, device=device) if self._loss is None else self._loss.to(device)
+        if isinstance(self._loss, Tensor):
+            loss = self._loss.to(device, torch.float64)
+        else:
+            loss = torch.tensor([self._loss or 0.0], dtype=torch.float64, device=device)
         if not measured:
             return loss
         squares = [self.gradients.small_squares()]
@@ -166,14 +212,25 @@ class Learner:
         return scale
 
     def read(
-        self, figures: Tensor, scale: Tensor | None, *, preconditioned: bool, reading: Reading, pair: Tensor | None
+        self,
+        figures: Tensor | float,
+        scale: Tensor | None,
+        *,
+        preconditioned: bool,
+        reading: Reading,
+        pair: Tensor | None,
     ) -> None:
         """Measure the summed gradient and pass the step's figures on to the moments, now or one step late.
 
         ``figures`` begin with the loss. ``pair`` has the other figures where two steps were compared.
         """
+        if not isinstance(figures, Tensor):
+            if pair is None:
+                self.noise.pass_loss(figures, reading)
+                return
+            figures = pair.new_tensor([figures])
         if pair is not None:
-            figures = torch.cat([figures[:1], pair.to(figures.device)])
+            figures = torch.cat([figures[:1].double(), pair.to(figures.device)])
         elif len(figures) > 1:
             squares = [self.gradients.whole_squares()]
             if preconditioned:
@@ -210,6 +267,8 @@ class Learner:
             clip(parameters) if callable(clip) else nn.utils.clip_grad_norm_(parameters, clip)
         self.steps_now = True
         try:
+            if self._clock.idle and all([factor == _UNCHANGED for factor in factors]):
+                return self._step(closure)
             with scaled(self.optimizer, factors, self._clock):
                 return self._step(closure)
         finally:
@@ -245,6 +304,7 @@ class Learner:
     def release(self) -> None:
         """The job is over: the optimizer is the user's again."""
         self.noise.drain()
+        self.early.end()
         if self.guard is not None:
             self.guard.remove()
 
@@ -285,7 +345,11 @@ class Learner:
             self.scaler.load_state_dict(state["scaler"])
         self.noise.load_state_dict(state)
         self._clock.load_state_dict(state["clock"], self.gradients.parameters)
-        self.settings = state.get("given", self.settings)
+        given = state.get("given", self.settings)
+        if self.takes_script_settings:
+            take_settings(self.optimizer, self.schedule, now=self.settings, before=given)
+        else:
+            self.settings = given
 
 
 class _StepWatch:

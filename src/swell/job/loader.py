@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch.utils.data import default_collate
 
 from swell.core.events import Event, Warned
+from swell.data.epoch_sampler import EpochSampler
+from swell.data.loader_options import LoaderOptions
 from swell.data.span import Span
 from swell.errors import LoadError, LoopError
 from swell.job.boundary import Boundary, Hooks
@@ -19,11 +23,21 @@ from swell.loop.step import StepInProgress
 MOST_LOSSES = 3  # of data-loading processes at one batch, before that counts as an error
 
 
+class EpochSamples(NamedTuple):
+    """How far an epoch is, in samples of all replicas."""
+
+    done: int
+    total: int | None  # None for a stream, whose end is not known
+
+
 class TrainingLoader:
     """Yields this replica's micro-batches; made by :meth:`swell.Job.loader`.
 
     It may be iterated once an epoch. Leaving the loop early discards only the step under way; iterating again within
     the epoch continues with the first sample that was not committed.
+
+    For scripts that look at their ``DataLoader`` it has what a loader of the base batch would have: its length, the
+    data set, ``batch_size``, ``sampler``, ``drop_last`` and the options that ``job.loader`` was given.
     """
 
     def __init__(
@@ -78,8 +92,14 @@ class TrainingLoader:
         """The step's micro-batches on this replica, until it is over or cannot be finished."""
         metrics = self._state.metrics
         for index in range(len(step.mine)):
+            self._steps.mark("loading")
+            began = time.perf_counter()
             batch = self._fetch(step, index)
-            metrics.muted = step.hand_out(index).weight == 0
+            step.waited_s += time.perf_counter() - began
+            self._steps.mark("training")
+            micro = step.hand_out(index)
+            step.left_out = self._state.data.left_out(batch, micro.size)
+            metrics.muted, metrics.samples = micro.weight == 0, micro.size
             yield batch
             metrics.muted = False
             step.require_finished()
@@ -108,12 +128,52 @@ class TrainingLoader:
         """Stop the data-loading workers."""
         self._state.data.close()
 
+    # What scripts read of a DataLoader
+
     def __len__(self) -> int:
-        """Micro-batches this replica would still get in this epoch if the batch stayed; after its end, in the next."""
+        """Steps of an epoch at the base batch, whatever the batch is now: what ``len`` of a ``DataLoader`` says."""
         if self._state.data.epoch_size is None:
             raise TypeError("a stream has no length, because its end is not known before it is reached.")
-        position = 0 if self._planner.through else self._state.ledger.cursor
-        return sum(1 for _ in self._planner.spans_from(position, self._planner.plan()))
+        return self._state.ledger.base_steps_of_epoch(self._state.pace.base)
+
+    @property
+    def samples(self) -> EpochSamples:
+        """Samples of this epoch: those committed by all replicas, and all of them. For a progress bar."""
+        return EpochSamples(self._state.ledger.cursor, self._state.data.epoch_size)
+
+    @property
+    def dataset(self) -> Any:
+        """The data set that ``job.loader`` was given."""
+        return self._state.data.given.dataset
+
+    @property
+    def batch_size(self) -> int:
+        """The base batch, of which ``len`` counts the steps; ``job.global_batch`` is the present batch."""
+        return self._state.pace.base
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether the short step at the end of an epoch is left out."""
+        return self._state.data.drop_last
+
+    @property
+    def sampler(self) -> EpochSampler | None:
+        """The order of the present epoch over all replicas; None for a stream. Its ``set_epoch`` is not needed."""
+        order_of = self._state.data.given.order_of
+        return None if order_of is None else EpochSampler(order_of, lambda: self._state.ledger.epoch)
+
+    @property
+    def collate_fn(self) -> Callable[[list[Any]], Any]:
+        """What makes a batch of samples."""
+        return self._state.data.given.options.collate_fn or default_collate
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in LoaderOptions.__dataclass_fields__:
+            raise AttributeError(
+                f"the training loader has no {name!r}. Of a DataLoader's attributes it has len, dataset, batch_size, "
+                f"sampler, drop_last, {', '.join(LoaderOptions.__dataclass_fields__)}."
+            )
+        return getattr(self._state.data.given.options, name)
 
 
 def _span(step: StepInProgress, index: int) -> Span:

@@ -91,9 +91,17 @@ class Peers:
         if self._faulty:
             self.faults.reach(point, rank=self.rank, step=step)
 
-    def close(self) -> None:
-        """Leave the world for good."""
-        self._world.close()
+    def mark(self, doing: str) -> None:
+        """A sign of progress, and what this replica does next."""
+        self._world.mark(doing)
+
+    def trouble(self, name: str, text: str) -> None:
+        """Tell the owner of the run what is wrong, though training goes on; an empty text when it is right again."""
+        self._world.trouble(name, text)
+
+    def close(self, *, alone: bool = False) -> None:
+        """Leave the world for good; ``alone`` says that the others still train."""
+        self._world.close(alone=alone)
 
 
 def listener(notices: Notices | bool, run_dir: Path | None) -> Notices | None:

@@ -9,15 +9,17 @@ from swell.core.counts import whole_number
 from swell.core.goodput import Outlook
 from swell.core.moment_average import window_of
 from swell.core.protocols import FinitePolicy
-from swell.core.types import NoiseEstimate, Observation, Plan
+from swell.core.types import Observation, Plan
 from swell.data.span import Span
 from swell.errors import ConfigError, DataError
 from swell.job.horizon import Horizon
 from swell.job.peers import Peers
 from swell.job.run_state import RunState
+from swell.loop.measuring_budget import shape_of
 from swell.loop.statistics import Statistics
 from swell.policies import find
-from swell.policies.decision import follows_noise, predicted_outlook, require_noise
+from swell.policies.decision import predicted_outlook, require_noise
+from swell.rules.metric import may_use_moments_at_base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,7 @@ class Chosen:
     epoch: int
     start: int  # the position of its first sample in the epoch
     batch: int  # what the policy chose, whole even where the end of the epoch cuts the step short
+    base_steps: float  # what it is worth by its samples: 1 at the base batch, for the short step of an epoch too
     plan: Plan
     measured: bool  # whether its gradients are measured
     split: bool  # whether it was cut in two only to be measured
@@ -40,22 +43,50 @@ class Planner:
     """
 
     def __init__(self, state: RunState, peers: Peers, horizon: Horizon, statistics: Statistics | None) -> None:
-        self._state, self._peers, self._horizon, self.statistics = state, peers, horizon, statistics
+        self._state, self._peers, self._horizon, self._statistics = state, peers, horizon, statistics
         policy = state.pace.policy
         self._finite = find(policy, FinitePolicy)  # asked once, because the check is slow
-        self._awaits_noise = follows_noise(policy)
         require_noise(policy, measured=statistics is not None)
+        self._measuring: Statistics | None = None  # in the pass under way
         self._observation: Observation | None = None  # the latest
         self._epoch = 0  # of the pass under way
         self.passes = 0  # how often the user began to iterate the loader
+        self._passes_before = 0  # the same when the turn of the outer loop began
+        self.in_turn = False  # whether the user is in the body of the outer loop
         self.finished = False  # whether the policy says that the run is over
         self.complete = False  # whether the epoch's last sample was committed
 
+    @property
+    def statistics(self) -> Statistics | None:
+        """Which steps are measured; None where none is."""
+        return None if self.unmeasured else self._statistics
+
+    @property
+    def unmeasured(self) -> bool:
+        """Whether nothing is measured because nobody uses the figures, and not because the script says so."""
+        if self._statistics is None or not self._statistics.on_demand or not self._state.pace.always_base:
+            return False
+        return not any(may_use_moments_at_base(learner.rule) for learner in self._state.learners)
+
     def begin_pass(self) -> None:
         """The user began to iterate the loader."""
-        self.complete = False
+        self.complete, self._measuring = False, self.statistics
         self.passes += 1
         self._epoch = self._state.ledger.epoch
+
+    def begin_turn(self) -> None:
+        """The body of the outer loop begins."""
+        self.in_turn = True
+        self._passes_before = self.passes
+
+    def end_turn(self) -> None:
+        """The body of the outer loop is done."""
+        self.in_turn = False
+
+    @property
+    def before_pass(self) -> bool:
+        """Whether the user has not yet begun to iterate the loader in this turn of the outer loop."""
+        return self.passes == self._passes_before
 
     @property
     def in_pass(self) -> bool:
@@ -65,7 +96,7 @@ class Planner:
     @property
     def through(self) -> bool:
         """Whether every sample of the run's epoch was used."""
-        return self.complete and self._epoch == self._state.ledger.epoch
+        return self.complete and self.in_pass
 
     def next(self) -> Chosen | None:
         """The next step; None at the end of the epoch or of the run."""
@@ -96,6 +127,7 @@ class Planner:
             epoch=epoch,
             start=start,
             batch=batch,
+            base_steps=data.base_steps(start, stop, batch=batch, base=pace.base),
             plan=plan,
             measured=measured,
             split=split,
@@ -127,22 +159,29 @@ class Planner:
             epoch_size=epoch_size,
             total_samples=self._horizon.total_samples(base_batch=state.pace.base, epoch_size=epoch_size),
             total_progress=self._horizon.target,
+            lr_height=next((one.schedule.height for one in state.learners if one.schedule is not None), 1.0),
+            ceiling=state.growth.limit(ledger.samples, self._peers.size) if state.pace.follows_noise else None,
+            worth_power=state.learners[0].worth_power if state.learners else 1.0,
         )
 
     def _measured_layout(self, batch: int, count: int) -> tuple[Plan, bool, bool]:
         """The step's plan, whether it is measured, and whether it was split for that."""
-        plan, pace, statistics = self._lay_out(batch, count), self._state.pace, self.statistics
+        plan, pace, statistics = self._lay_out(batch, count), self._state.pace, self._measuring
         if statistics is None:
             return plan, False, False
         scale, window = batch / pace.base, self._state.learners[0].noise.window
-        observation = None if self._state.marks.stepped else self._observation  # of this step, where there is one
-        noise = self._state.noise if observation is None else observation.noise
-        awaited = self._awaits_noise and _is_unsure(noise)
+        awaited = self.awaits_noise
         if plan.num_micro_batches > 1:
-            return plan, statistics.measures(pace.step, scale, window, awaited=awaited), False
+            due = statistics.measures(pace.step, scale, window, awaited=awaited)
+            return plan, due and self._affordable(plan, statistics.share(split=False)), False
         # What is left at the end of an epoch may be too little to cut: batch norm refuses a single sample.
         split = count == batch and count > 1 and statistics.splits(pace.step, scale, window, awaited=awaited)
+        split = split and self._affordable(plan, statistics.share(split=True))
         return self._lay_out(batch, count, split=True) if split else plan, split, split
+
+    def _affordable(self, plan: Plan, share: float | None) -> bool:
+        """Whether measuring a step of this plan costs no more than its share of the time."""
+        return share is None or self._state.measuring.allows(shape_of(plan), share=share)
 
     def _lay_out(self, batch: int, count: int, *, split: bool = False) -> Plan:
         return self._state.pace.lay_out(batch, count, replicas=self._peers.size, split=split)
@@ -150,7 +189,10 @@ class Planner:
     @property
     def awaits_noise(self) -> bool:
         """Whether the policy waits for a noise estimate that is sure."""
-        return self._awaits_noise and _is_unsure(self._state.noise)
+        if not self._state.pace.follows_noise:
+            return False
+        noise = self._state.noise
+        return noise is None or not noise.sure
 
     def set_window(self) -> None:
         """Average figures over a part of the run that suits its length."""
@@ -189,7 +231,3 @@ class Planner:
             raise ConfigError(f"replicas is {replicas!r}; expected a number. Give one, or several, as [1, 2, 4].")
         sizes = [whole_number(count, name="replicas") for count in counts]
         return predicted_outlook(self._state.pace.policy, self.observe(), sizes)
-
-
-def _is_unsure(noise: NoiseEstimate | None) -> bool:
-    return noise is None or not noise.sure

@@ -10,8 +10,9 @@ from typing import TypeVar
 from swell.checkpoint.transfer import share_state
 from swell.core.events import Resized
 from swell.core.protocols import Collective
-from swell.errors import WorldError
+from swell.errors import RunFolderError, WorldError
 from swell.job.peers import Peers
+from swell.job.random_streams import RandomStreams
 from swell.job.run_state import RunState
 from swell.job.saving import Saving
 from swell.job.vote import agree_on_text, meet
@@ -35,8 +36,16 @@ class Recovery:
     With Committer the only part to raise ``marks.rounds``, by which replicas tell who is ahead.
     """
 
-    def __init__(self, state: RunState, peers: Peers, saving: Saving, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        state: RunState,
+        peers: Peers,
+        saving: Saving,
+        reporter: Reporter,
+        random: RandomStreams | None = None,
+    ) -> None:
         self._state, self._peers, self._saving, self._reporter = state, peers, saving, reporter
+        self._random = random
         self.joined = False  # whether this replica ever had the run's state
         self.broken = False  # whether a replica was lost in a world that cannot be formed again
 
@@ -44,6 +53,8 @@ class Recovery:
         """Before the first step: enter the world, check that all agree, and continue from where the run is."""
         if self.joined:
             return
+        if self._random is not None:
+            self._random.begin()
         if self._peers.elastic:
             self._announce_sizes()
             self._form()
@@ -73,13 +84,22 @@ class Recovery:
             agree_on_text(collective, "the run", state.description, "Start every replica with the same script.")
         if faults.plans("reduce") and isinstance(collective, TorchCollective):
             collective.underway = lambda: self._peers.reach("reduce", step=state.steps)
-        places = [int(row[0]) for row in collective.gather_numbers([self._place()])]
+        refusal = self._saving.take_folder()
+        rows = collective.gather_numbers([self._place(), float(refusal is not None)])
+        if any(row[1] for row in rows):
+            raise refusal or RunFolderError(
+                f"run folder {state.run_dir} was refused to the first replica; expected one that no active run writes. "
+                f"See its message."
+            )
+        places = [int(row[0]) for row in rows]
         source, own = places.index(max(places)), places[collective.rank]
         if own < places[source] or own < 0:
             faults.reach("join", rank=collective.rank, step=max(0, places[source]))
         if places[source] < 0:
-            if not self._saving.resume() and collective.size > 1 and not state.pace.even:
+            resumed = self._saving.resume()
+            if not resumed and collective.size > 1 and not state.pace.even:
                 state.restore(share_state(state.capture(), collective=collective, source=0))
+            self._enter_world(continues=True, resumed=resumed)
             return
         if min(places) < places[source]:
             ahead = None
@@ -88,11 +108,18 @@ class Recovery:
             ahead = share_state(ahead, collective=collective, source=source)
             if own < 0:
                 state.restore(ahead["state"])
-                self._saving.restore_rng(None)
             elif own < places[source]:
                 state.catch_up(ahead["state"])
                 self._reporter.remember(ahead["latest"])
         state.pace.enter_world()
+        state.measuring.enter_world()
+        self._enter_world(continues=own == places[source])
+
+    def _enter_world(self, *, continues: bool, resumed: bool = False) -> None:
+        """Give this replica its random numbers; a run that was resumed has them already."""
+        self._state.data.enter_world(rank=self._peers.rank)
+        if self._random is not None and not resumed:
+            self._random.enter(samples=self._state.samples, continues=continues)
 
     def _place(self) -> int:
         """How far this replica is; -1 for a newcomer, also if it has done something before it joined."""

@@ -139,7 +139,8 @@ class Rehearsal:
             if statistics is None or statistics.split_every != 1:
                 return statistics
             return replace(statistics, split_every=2)  # the time of a split step says nothing
-        return replace(statistics or Statistics(), every=1, alone="split", split_every=1, window=EVERYTHING)
+        everything = {"every": 1, "alone": "split", "split_every": 1, "window": EVERYTHING, "on_demand": False}
+        return replace(statistics or Statistics(), **everything)
 
     def trains(self, step: int) -> bool:
         """Whether the weights still move at this step."""
@@ -183,7 +184,7 @@ class Rehearsal:
         if measured <= len(layouts) * turn or (measured - 1) % turn:  # a turn's last step is timed in the next one
             return None
         self._write(state, peers)  # so far: the script may end before the rehearsal does
-        if self._times.sure(len(layouts)) and (state.noise is None or state.noise.sure):
+        if self._times.sure(len(set(layouts))) and (state.noise is None or state.noise.sure):
             return "sure"
         return "time" if self._time_is_over(peers) else None
 
@@ -214,6 +215,7 @@ class Rehearsal:
                 "observations": noise.observations,
                 "sure": noise.sure,
             },
+            "worth_power": state.learners[0].worth_power if state.learners else 1.0,
             "profile": self._profile(state),
         }
 

@@ -1,8 +1,9 @@
-"""Undo what a broken step changed before its commit: buffers, and what the evaluations of a closure moved."""
+"""Undo what a broken step changed before its commit: buffers, random numbers, what evaluations of a closure moved."""
 
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from swell.job.learner import Learner
+from swell.job.random_streams import RandomStreams
 
 SMALL = 2**16  # elements; torch does not count what batch norm's kernels write to its statistics
 
@@ -32,6 +34,52 @@ class _BufferCopy:
         return same and self.tensor.numel() > SMALL
 
 
+class _SmallBuffers:
+    """Many small buffers as they were, copied together: one call for those of one type and device."""
+
+    def __init__(self, slots: list[tuple[dict[str, Tensor | None], str]]) -> None:
+        self._slots = slots
+        self._read()
+
+    def _read(self) -> None:
+        self._tensors = [owner.get(name) for owner, name in self._slots]
+        self._present = [tensor for tensor in self._tensors if tensor is not None and _is_small(tensor)]
+        self._addresses = [tensor.data_ptr() for tensor in self._present]
+        self._others = [(t, t.detach().clone()) for t in self._tensors if t is not None and not _is_small(t)]
+        kinds: defaultdict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
+        for tensor in self._present:
+            kinds[tensor.dtype, tensor.device].append(tensor.detach())
+        self._kinds: list[tuple[list[Tensor], list[Tensor], Tensor]] = []  # tensors, flat views of them, their copy
+        for tensors in kinds.values():
+            flat = [tensor.view(-1) for tensor in tensors]
+            self._kinds.append((tensors, flat, torch.cat(flat)))
+
+    def copy(self) -> None:
+        """Copy them all, whether or not they were written to: torch does not count what kernels write."""
+        for (owner, name), tensor in zip(self._slots, self._tensors, strict=True):
+            if owner.get(name) is not tensor:
+                self._read()
+                return
+        if [tensor.data_ptr() for tensor in self._present] != self._addresses:
+            self._read()
+            return
+        for _, flat, values in self._kinds:
+            torch.cat(flat, out=values)
+        for tensor, values in self._others:
+            values.copy_(tensor)
+
+    def undo(self) -> None:
+        """Put them back."""
+        for tensors, _, values in self._kinds:
+            pieces = values.split([tensor.numel() for tensor in tensors])
+            torch._foreach_copy_(tensors, [piece.view_as(t) for piece, t in zip(pieces, tensors, strict=True)])
+        for tensor, values in self._others:
+            tensor.copy_(values)
+        for (owner, name), tensor in zip(self._slots, self._tensors, strict=True):
+            if tensor is not None:
+                owner[name] = tensor
+
+
 class Rollback:
     """Holds the models' buffers as they were when the step began.
 
@@ -41,17 +89,35 @@ class Rollback:
     optimizer that works by closure exchanges gradients in the middle of its update, so its whole state is copied.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, random: RandomStreams | None = None) -> None:
+        self._random = random
         self._copies: list[_BufferCopy] = []
+        self._small: _SmallBuffers | None = None
         self._learner: tuple[Learner, dict[str, Any]] | None = None  # with its whole state
 
     def begin_pass(self, learners: Sequence[Learner]) -> None:
         """Find the buffers of all models; before each pass over the data."""
-        self._copies = [_copy(owner, name) for owner, name in _buffers(learner.model for learner in learners)]
+        small: list[tuple[dict[str, Tensor | None], str]] = []
+        self._copies = []
+        for owner, name in _buffers(learner.model for learner in learners):
+            tensor = owner[name]
+            assert tensor is not None
+            if _is_small(tensor):
+                small.append((owner, name))
+            else:
+                self._copies.append(_copy(owner, name))
+        self._small = _SmallBuffers(small) if small else None
+
+    def begin_random(self, samples: int) -> None:
+        """A step begins at this position: if it is done again, it draws the same random numbers."""
+        if self._random is not None:
+            self._random.begin_step(samples)
 
     @torch.no_grad()
     def begin_step(self) -> None:
         """Copy what has changed since the last step began."""
+        if self._small is not None:
+            self._small.copy()
         if not self._copies:
             return
         written: dict[tuple[torch.dtype, torch.device], list[_BufferCopy]] = {}  # one kind is copied in one call
@@ -75,18 +141,27 @@ class Rollback:
         self._learner = None
 
     @torch.no_grad()
-    def undo(self) -> None:
-        """Put everything back to where the step began."""
+    def undo(self, *, again: bool = True) -> None:
+        """Put everything back to where the step began; random numbers only where it is done ``again``."""
+        if again and self._random is not None:
+            self._random.undo()
         held, self._learner = self._learner, None
         if held is not None:
             learner, state = held
             learner.noise.drain()  # what the broken step measured goes with it
             learner.load_state_dict(state)
+        if self._small is not None:
+            self._small.undo()
         for buffer in self._copies:
             if not buffer.untouched:
                 buffer.tensor.copy_(buffer.values)
                 buffer.version = buffer.tensor._version
                 buffer.owner[buffer.name] = buffer.tensor
+
+
+def _is_small(tensor: Tensor) -> bool:
+    """Whether it is copied with others: small, in one piece of plain memory."""
+    return type(tensor) is Tensor and tensor.numel() <= SMALL and tensor.is_contiguous() and not tensor.is_sparse
 
 
 def _copy(owner: dict[str, Tensor | None], name: str) -> _BufferCopy:

@@ -7,14 +7,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from swell.core.early_stopping import EarlyStopping
+from swell.core.growth_watch import GrowthWatch
 from swell.core.ledger import Ledger
 from swell.core.protocols import Stateful
 from swell.core.types import Factors, NoiseEstimate
 from swell.errors import CheckpointError, LoopError, SwellError
 from swell.job.learner import Learner
 from swell.job.script_settings import changed_settings
+from swell.job.shared_values import SharedValues
 from swell.job.training_data import TrainingData
+from swell.loop.measuring_budget import MeasuringBudget
 from swell.loop.metrics import Metrics
+from swell.loop.milestones import Milestones
 from swell.loop.pace import Pace
 
 
@@ -65,9 +70,14 @@ class RunState:
         self.pace, self.seed, self.run_dir = pace, seed, run_dir
         self.settings = settings  # in lines that two replicas can compare
         self.metrics = Metrics()
+        self.growth = GrowthWatch(base_batch=pace.base)
+        self.stopping: EarlyStopping | None = None  # a metric that may end the run
         self.marks = Marks()
+        self.measuring = MeasuringBudget()
+        self.milestones = Milestones()
         self.learners: list[Learner] = []
         self.registered: dict[str, Stateful] = {}
+        self.shared = SharedValues()
 
     def train_on(self, data: TrainingData) -> None:
         """Take the training data in, and the ledger that counts what was committed of it."""
@@ -118,9 +128,14 @@ class RunState:
             "stream": self.data.state_dict(),
             "pace": self.pace.state_dict(),
             "ending": self.marks.state_dict(),
+            "measuring": self.measuring.state_dict(),
+            "milestones": self.milestones.state_dict(),
             "metrics": self.metrics.state_dict(),
+            "growth": self.growth.state_dict(),
+            "stopping": None if self.stopping is None else self.stopping.state_dict(),
             "trainees": [learner.state_dict() for learner in self.learners],
             "registered": {name: thing.state_dict() for name, thing in self.registered.items()},
+            "shared": self.shared.state_dict(epoch=self.ledger.epoch, position=str(self.ledger.cursor)),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -135,7 +150,18 @@ class RunState:
         self.data.load_state_dict(state.get("stream", {}))
         self.pace.load_state_dict(state["pace"])
         self.marks.load_state_dict(state["ending"])
+        if "measuring" in state:  # not in checkpoints of earlier versions
+            self.measuring.load_state_dict(state["measuring"])
+        if "milestones" in state:
+            self.milestones.load_state_dict(state["milestones"])
+        else:  # saved before there were any
+            counts = {"steps": self.steps, "samples": self.samples, "progress": self.pace.progress, "seconds": 0.0}
+            self.milestones.pass_to(**counts, askable=True)
         self.metrics.load_state_dict(state["metrics"])
+        if "growth" in state:  # not in checkpoints of version 1.0
+            self.growth.load_state_dict(state["growth"])
+        if self.stopping is not None and state.get("stopping") is not None:
+            self.stopping.load_state_dict(state["stopping"])
         for learner, saved in zip(self.learners, state["trainees"], strict=True):
             try:
                 learner.load_state_dict(saved)
@@ -150,6 +176,7 @@ class RunState:
         for name, saved in state["registered"].items():
             if name in self.registered:
                 self.registered[name].load_state_dict(saved)
+        self.shared.load_state_dict(state.get("shared", []))
 
     def catch_up(self, state: Mapping[str, Any]) -> None:
         """Take over the state of a replica that is ahead; metrics that it has read are read here too."""
@@ -164,5 +191,5 @@ class RunState:
             sentences.append(f"the base batch is {self.pace.base} from here on, and was {base}.")
         for learner, saved in zip(self.learners, state["trainees"], strict=False):
             if saved.get("given") is not None:
-                sentences += changed_settings(learner.settings, saved["given"])
+                sentences += changed_settings(learner.settings, saved["given"], kept=not learner.takes_script_settings)
         return list(dict.fromkeys(sentences))

@@ -18,13 +18,40 @@ def settings_of(optimizer: Optimizer, schedule: LRSchedule | None) -> dict[str, 
     return {"groups": [_plain(group) for group in optimizer.param_groups], "scheduler": _plain(scheduler)}
 
 
-def changed_settings(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence for each setting that differs from the one the saved run started with."""
+def changed_settings(now: Mapping[str, Any], before: Mapping[str, Any], *, kept: bool = True) -> Iterator[str]:
+    """A sentence for each setting that differs from the one the saved run started with, and is ``kept`` or not."""
     pairs = [(now["scheduler"], before["scheduler"]), *zip(now["groups"], before["groups"], strict=False)]
     for new, old in pairs:
         for name, value in old.items():
-            if name in new and new[name] != value:
+            if name in new and new[name] != value and not kept:
+                yield f"{name} is {new[name]} from here on, as the script gives; the run started with {value}."
+            elif name in new and new[name] != value:
                 yield f"{name} stays as the run started, {value}; the script gives {new[name]} now."
+
+
+def take_settings(
+    optimizer: Optimizer, schedule: LRSchedule | None, *, now: Mapping[str, Any], before: Mapping[str, Any]
+) -> None:
+    """Give an optimizer and its scheduler, which are where a saved run was, the settings that have changed since.
+
+    A learning rate that a scheduler moves is multiplied by the ratio of the new one to the old one.
+    """
+    scheduler = None if schedule is None else schedule.scheduler
+    bases = getattr(scheduler, "base_lrs", None)
+    pairs = zip(optimizer.param_groups, now["groups"], before["groups"], strict=False)
+    for number, (group, new, old) in enumerate(pairs):
+        for name in [name for name in new if name in old and name in group and new[name] != old[name]]:
+            if name == "lr" and scheduler is not None and old["lr"]:
+                ratio = new["lr"] / old["lr"]
+                group["lr"] *= ratio
+                group["initial_lr"] = group.get("initial_lr", old["lr"]) * ratio
+                if isinstance(bases, list):
+                    bases[number] *= ratio
+            else:
+                group[name] = type(group[name])(new[name]) if isinstance(group[name], tuple) else new[name]
+    for name, value in now["scheduler"].items():
+        if scheduler is not None and before["scheduler"].get(name, value) != value:
+            setattr(scheduler, name, value)
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,17 +10,20 @@ import torch
 from torch import Tensor
 
 from swell.errors import LoopError, WorldError
+from swell.gradients.overlap import Pass
 from swell.job.arguments import check_loss
 from swell.job.committer import Committer
+from swell.job.habits import Habits
 from swell.job.learner import Clip, Learner
 from swell.job.memory import Memory, is_out_of_memory
 from swell.job.peers import Peers
 from swell.job.planner import Chosen
 from swell.job.recovery import Gained
 from swell.job.run_state import RunState
-from swell.job.update import Outcome, Position, Updater
+from swell.job.sending import Sending
+from swell.job.update import Outcome, Position, Updater, synchronised_buffers
 from swell.job.vote import Signals, Verdict
-from swell.loop.step import StepInProgress
+from swell.loop.step import Phase, StepInProgress
 
 
 class Steps:
@@ -46,6 +49,7 @@ class Steps:
         self._memory, self._signals, self._lost, self._trains = memory, signals, lost, trains
         self.current: StepInProgress | None = None
         self._chosen: Chosen | None = None
+        self._habits = Habits(state.pace, peers)
         self._updating = False
         self._looping = False
         self._after: tuple[Signals, int] | None = None  # signals of the step committed last, and its world
@@ -75,17 +79,27 @@ class Steps:
         finally:
             self.leave()
 
+    def mark(self, doing: str) -> None:
+        """A sign of progress, and what this replica does next."""
+        self._peers.mark(doing)
+
     def leave(self) -> None:
         """The user left the loader, at its end or before, or closed the job."""
         self._looping = False
+        self._peers.mark("outside")
         if self.current is not None and not self.current.ended:
+            for learner in self._state.learners:
+                learner.early.cancel()
             self._committer.discard()
+        self._committer.end_body()
         self.current = None
 
     def open(self, chosen: Chosen) -> StepInProgress:
         """Begin a step; its micro-batches are handed out next."""
         self._memory.tidy()
         self._chosen = chosen
+        for learner in self._state.learners:
+            learner.early.follow_world(self._peers.collective)
         self.current = StepInProgress(
             epoch=chosen.epoch,
             start=chosen.start,
@@ -105,6 +119,8 @@ class Steps:
     ) -> None:
         """Run one backward pass with the loss weighted by its part of the step."""
         step = self._usable("backward")
+        if step.abandoned:
+            return
         self._peers.reach("backward", step=self._state.steps)
         check_loss(loss)
         if step.taken and not only:
@@ -112,11 +128,15 @@ class Steps:
                 "job.backward was called after job.step for the same batch. Call backward for all its losses first, "
                 "or name the optimizer in both calls if each has its own loss."
             )
+        self._habits.before_backward(step, loss, learners, weighted=weight is not None)
         multiplier = step.multiplier(None if weight is None else float(weight))
+        last = step.is_last and not self._updating  # in an update, an optimizer asks for the gradient again
         for learner in learners:
+            if not learner.gradients.follow():
+                step.touched = "gradients were changed between two micro-batches"
             learner.add_loss(loss, multiplier)
-            learner.expect(multiplier, measured=step.measured, again=step.backwards > 0)
-        weighted = loss * multiplier
+            learner.expect(multiplier, measured=step.measured, passes=step.backwards, last=last)
+        weighted = loss if multiplier == 1 else loss * multiplier
         scaler = learners[0].scaler
         if scaler is not None:
             weighted = scaler.scale(weighted)
@@ -128,7 +148,12 @@ class Steps:
         except BaseException as error:
             step.spoiled = f"the backward pass raised {type(error).__name__}"
             raise
+        finally:
+            for learner in learners:
+                learner.early.disarm()
         step.backwards += 1
+        for learner in learners:
+            learner.touched.remember(learner.gradients.parameters)
 
     def weigh(self, learners: Sequence[Learner]) -> None:
         """Weigh gradients that the user's own ``loss.backward()`` left, as ``backward`` would have weighed the loss.
@@ -136,6 +161,9 @@ class Steps:
         For loops that were written for another library. Call it once for each micro-batch and learner, before ``step``.
         """
         step = self._usable("step")
+        step.foreign = True
+        if step.abandoned:
+            return
         multiplier = step.multiplier(None)
         for learner in learners:
             learner.gradients.weigh(multiplier)
@@ -150,6 +178,8 @@ class Steps:
     ) -> bool:
         """Finish the micro-batch for these learners; update where it was the last."""
         step = self._usable("step")
+        if step.abandoned:
+            return step.phase is Phase.COMMITTED
         if closure is None and step.backwards == 0:
             raise LoopError(
                 "job.step was called without job.backward for this batch. Call job.backward(loss) instead of "
@@ -161,6 +191,7 @@ class Steps:
             if number in step.taken:
                 raise LoopError("job.step was called twice for one batch and optimizer. Call it once for each batch.")
             if step.backwards > 0:
+                self._habits.before_step(step, learner)
                 _take(step, learner, step.index)
             if closure is not None:
                 step.closures.setdefault(number, []).append((step.index, closure, inputs))
@@ -185,11 +216,15 @@ class Steps:
             if not is_out_of_memory(error) or self._updating or size <= 1:
                 raise
             self._memory.ran_out(size)
+            if step.abandoned:  # its samples come again anyway
+                return
             step.spoiled, step.ran_out = f"memory ran out at a micro-batch of {size} samples", size
             self._committer.forget()
 
     def spoil(self, reason: str) -> None:
         """Mark the step under way as one that cannot be finished."""
+        if self.current is not None and self.current.abandoned:
+            return
         if self.current is None or self.current.ended:
             raise LoopError("job.redo was called with no step under way. Call it inside the training loop.")
         self.current.spoiled = reason
@@ -207,8 +242,11 @@ class Steps:
 
     def close(self, step: StepInProgress) -> None:
         """The loader goes on: replicas without samples join the update, spoiled steps are given up together."""
-        if step.ended:
-            return
+        if not step.ended:
+            self._end(step)
+        self._committer.end_body()
+
+    def _end(self, step: StepInProgress) -> None:
         if step.spoiled is not None:
             self._give_up_together(step)
         elif not step.mine:
@@ -217,7 +255,7 @@ class Steps:
                     self._update(step, learner, number, None)
         elif step.stepped:  # several optimizers, and the user let some of them rest
             try:
-                self._commit(step, Outcome(stepped=True))
+                self._commit(step, Outcome(stepped=True), in_body=False)
             except WorldError as error:
                 self._recover(step, error)
 
@@ -249,14 +287,20 @@ class Steps:
 
     def _update_together(self, step: StepInProgress, learner: Learner, number: int, clip: Clip | None) -> bool:
         state, collective = self._state, self._peers.collective
-        verdict = self._vote(step, learner, number, clip)
+        closures = step.closures.get(number)
+        if learner.early.touched():
+            step.touched = "gradients were changed between job.backward and job.step"
+        sending = _send(step, learner)
+        overlaps = len(state.learners) == 1 and closures is None and not learner.sharded
+        verdict = self._vote(step, learner, number, clip, overlaps=overlaps)
         if not step.mine:  # this replica had no sample, but clips the sum as the others do
             clip = learner.clip_of_others(verdict.clip)
         learner.last_clip = clip
         if verdict.failed:
-            self._committer.give_up(step, verdict.failed, for_memory=verdict.ran_out)
+            if sending is not None:
+                sending.drop()
+            self._committer.give_up(step, step.touched or verdict.failed, for_memory=verdict.ran_out)
             return False
-        closures = step.closures.get(number)
         if closures is not None and self._peers.elastic:
             self._committer.rollback.hold(learner)
         outcome = self._updater.run(
@@ -264,14 +308,17 @@ class Steps:
             step,
             learner,
             verdict,
-            self._position(step),
+            _position(self._state, self._chosen, step),
             with_metrics=len(state.learners) == 1,
             frozen=not self._trains(state.steps),
             clip=clip,
             closure=None if closures is None else lambda: self._evaluate(step, learner, number, verdict),
             report=self._committer.record().set_loss if number == 0 else _ignore,
+            sending=sending,
         )
         learner.clear()
+        if collective.size > 1:
+            learner.early.follow_votes(verdict.overlaps, collective)
         if not outcome.stepped:
             self._committer.skip(step, outcome)
             return False
@@ -282,7 +329,15 @@ class Steps:
             self._commit(step, outcome)
         return True
 
-    def _vote(self, step: StepInProgress, learner: Learner | None, number: int, clip: Clip | None) -> Verdict:
+    def _vote(
+        self,
+        step: StepInProgress,
+        learner: Learner | None,
+        number: int,
+        clip: Clip | None,
+        *,
+        overlaps: bool = False,
+    ) -> Verdict:
         verdict = self._updater.vote(
             self._peers.collective,
             step,
@@ -292,19 +347,10 @@ class Steps:
             0.0 if learner is None else self._committer.last_s,
             self._memory.limit,
             clip,
+            overlaps=overlaps,
         )
-        self._state.pace.agree_on_memory([verdict.fits])
+        self._state.pace.agree_on_memory(verdict.fits)
         return verdict
-
-    def _position(self, step: StepInProgress) -> Position:
-        pace, samples, batch = self._state.pace, self._state.samples, step.plan.global_batch
-        return Position(
-            scale=batch / pace.base,
-            progress=pace.progress,
-            samples=samples,
-            samples_between=samples - self._state.marks.measured_at + batch,
-            step=pace.step,
-        )
 
     def _evaluate(self, step: StepInProgress, learner: Learner, number: int, verdict: Verdict) -> Tensor:
         """The loss and gradient of the whole step, for an optimizer that asks for them again."""
@@ -316,18 +362,21 @@ class Steps:
                 closure(*inputs)
             if step.backwards == 0:
                 raise LoopError("the closure did not call job.backward(loss). Call it in place of loss.backward().")
-            _take(step, learner, index)
+            _take(step, learner, index, sends=False)
         step.index, step.backwards, step.weight = before
         return self._updater.evaluate(self._peers.collective, step, learner, verdict)
 
-    def _commit(self, step: StepInProgress, outcome: Outcome) -> None:
+    def _commit(self, step: StepInProgress, outcome: Outcome, *, in_body: bool = True) -> None:
         assert self._chosen is not None
-        self._committer.commit(step, self._chosen, outcome)
+        self._committer.commit(step, self._chosen, outcome, in_body=in_body)
         self._after = outcome.signals, self._peers.generation
 
     def _give_up_together(self, step: StepInProgress) -> None:
         try:
+            sending = _send(step, self._state.learners[0])
             verdict = self._vote(step, None, 0, None)
+            if sending is not None:
+                sending.drop()
         except WorldError as error:
             self._recover(step, error)
         else:
@@ -335,11 +384,26 @@ class Steps:
             self._committer.give_up(step, reason, for_memory=verdict.ran_out)
 
 
-def _take(step: StepInProgress, learner: Learner, index: int) -> None:
-    """Move the micro-batch's gradients into the step's sum."""
+def _send(step: StepInProgress, learner: Learner) -> Sending | None:
+    """Send the rest of the gradients, before the vote that travels beside them; None where they are sent after it."""
+    if learner.early.overlap is None:
+        return None
+    return learner.send(synchronised_buffers(learner.model), measured=step.measured)
+
+
+def _take(step: StepInProgress, learner: Learner, index: int, *, sends: bool = True) -> None:
+    """Add the micro-batch's gradients to the step's sum: where autograd put them, unless they are measured."""
+    last = index >= len(step.mine) - 1
     micro = step.mine[index]
+    multiplier = micro.weight if not step.weighted else (step.weight or 0.0) / step.plan.global_batch
+    if last and sends and learner.early.overlap is not None:  # they are sent from where they are, or were already
+        preconditioned = step.measured and learner.wants_preconditioned
+        learner.early.passed(Pass(multiplier, step.measured, preconditioned), passes=step.backwards)
+        return
+    if not step.measured and not step.foreign and learner.gradients.leave(last=last):
+        return
     learner.gradients.take(
-        multiplier=micro.weight if not step.weighted else (step.weight or 0.0) / step.plan.global_batch,
+        multiplier=multiplier,
         measure=step.measured,
         preconditioned=learner.wants_preconditioned,
         round_weight=step.round_weight(index),
@@ -349,9 +413,10 @@ def _take(step: StepInProgress, learner: Learner, index: int) -> None:
 def _check_gradients(step: StepInProgress, learners: Sequence[Learner]) -> None:
     """Refuse an update to which the backward passes of this replica have contributed nothing at all.
 
-    Not where an optimizer works by closure or has stepped already, nor where this replica's samples count for nothing.
+    Not where an optimizer works by closure or has stepped already, nor where this replica's samples count for nothing,
+    nor where the step is done again anyway.
     """
-    if step.closures or step.stepped:
+    if step.closures or step.stepped or step.touched is not None:
         return
     for learner in learners:
         if not learner.gradients.empty:
@@ -368,3 +433,14 @@ def _check_gradients(step: StepInProgress, learners: Sequence[Learner]) -> None:
 
 def _ignore(loss: float | None) -> None:
     """The loss of an optimizer that is not the first is not logged."""
+
+
+def _position(state: RunState, chosen: Chosen | None, step: StepInProgress) -> Position:
+    assert chosen is not None
+    return Position(
+        scale=chosen.base_steps,
+        progress=state.pace.progress,
+        samples=state.samples,
+        samples_between=state.samples - state.marks.measured_at + step.plan.global_batch,
+        step=state.pace.step,
+    )

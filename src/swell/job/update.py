@@ -15,7 +15,8 @@ from swell.core.types import Factors
 from swell.errors import LossError
 from swell.job.gradient_noise import Reading
 from swell.job.learner import Clip, Learner, is_regular, merged_codes
-from swell.job.vote import NO_SIGNALS, Signals, Verdict, Vote, as_number, hold
+from swell.job.sending import Sending
+from swell.job.vote import NO_SIGNALS, Signals, Verdict, Vote, alone, as_number, hold
 from swell.loop.metrics import Metrics, agreed_names
 from swell.loop.step import Phase, StepInProgress
 
@@ -61,27 +62,43 @@ class Updater:
         last_s: float,
         fits: float,
         clip: Clip | None = None,
+        *,
+        overlaps: bool = False,
     ) -> Verdict:
-        """Exchange votes: how this replica's part of the step went, and how the others' did."""
+        """Exchange votes: how this replica's part of the step went, and how the others' did.
+
+        ``overlaps`` if this replica can sum gradients while it computes them.
+        """
         step.enter(Phase.VOTED)
+        failed = step.spoiled is not None or step.touched is not None
+        if collective.size == 1 and not failed:
+            return alone(
+                signals,
+                weight=step.weight_sum,
+                weighted=bool(step.weighted),
+                layout=self._metrics.layout,
+                last_s=last_s,
+                fits=fits,
+            )
         weighted = -1.0 if step.weighted is None else float(step.weighted)
-        alone = collective.size == 1
         vote = Vote(
             learner=number,
             start=step.start,
             batch=step.plan.global_batch,
-            failed=step.spoiled is not None,
+            failed=failed,
             ran_out=step.ran_out,
-            irregular=not alone and learner is not None and not is_regular(learner.codes()),
+            irregular=_is_irregular(learner),
             weight=step.weight_sum,
             weighted=weighted,
             layout=self._metrics.layout,
             noticed=signals.noticed,
             pending=signals.pending,
             due=signals.due,
+            seconds=signals.seconds,
             last_s=last_s,
             clip=as_number(clip),
             fits=fits,
+            overlaps=overlaps and getattr(collective, "overlaps", False),
         )
         return hold(collective, vote)
 
@@ -98,12 +115,23 @@ class Updater:
         clip: Clip | None,
         closure: Callable[[], Any] | None,
         report: Callable[[float | None], None],
+        sending: Sending | None = None,
     ) -> Outcome:
-        """Exchange, measure and step, unless the loss or the gradients forbid it."""
+        """Exchange, measure and step, unless the loss or the gradients forbid it.
+
+        ``sending`` is the exchange where it was begun before the vote.
+        """
         extras = self._pending_metrics(collective, verdict) if with_metrics and collective.size > 1 else []
-        originals = synchronised_buffers(learner.model) if collective.size > 1 else []
+        originals = synchronised_buffers(learner.model) if collective.size > 1 and sending is None else []
         buffers = [buffer.detach().clone() for buffer in originals]
-        figures = self._exchange(collective, step, learner, verdict, [*extras, *buffers])
+        if sending is not None:
+            if extras:
+                collective.sum_tensors(extras)
+            figures = sending.arrive(irregular=verdict.irregular, share=_share(step, verdict))
+        elif collective.size == 1:
+            figures = learner.settle_alone(share=_share(step, verdict), measured=step.measured)
+        else:
+            figures = self._exchange(collective, step, learner, verdict, [*extras, *buffers])
         loss = self._checked_loss(figures)
         if loss is not None:
             return Outcome(stepped=False, reason=f"the loss was {loss}", redo=False)
@@ -127,6 +155,8 @@ class Updater:
         factors = tuple([learner.rule.factors(state) for state in groups])
         if not frozen and not learner.update(factors, clip, closure):
             return Outcome(stepped=False, reason="the gradient scaler found an overflow")
+        if sending is not None:
+            sending.put_buffers()
         for original, summed in zip(originals, buffers, strict=True):
             original.copy_(summed / collective.size)
         return Outcome(
@@ -139,7 +169,7 @@ class Updater:
 
     def evaluate(self, collective: Collective, step: StepInProgress, learner: Learner, verdict: Verdict) -> Tensor:
         """Sum one more evaluation of the step's loss and gradient, for an optimizer that works by closure."""
-        irregular = any([row[0] for row in collective.gather_numbers([not is_regular(learner.codes())])])
+        irregular = any([row[0] for row in collective.gather_numbers([not is_regular(learner.gradients.codes())])])
         return self._exchange(collective, step, learner, dataclasses.replace(verdict, irregular=irregular), [])[0]
 
     def _exchange(
@@ -150,30 +180,46 @@ class Updater:
         verdict: Verdict,
         extras: list[Tensor],
     ) -> Tensor:
-        codes = learner.codes()
+        codes = learner.gradients.codes()
         if verdict.irregular:
             codes = merged_codes(collective.gather_text(codes))
-        share = step.plan.global_batch / verdict.weight if verdict.weighted and verdict.weight > 0 else 1.0
+        share = _share(step, verdict)
         return learner.exchange(collective, codes, share=share, measured=step.measured, extras=extras)
 
     def _pending_metrics(self, collective: Collective, verdict: Verdict) -> list[Tensor]:
         names = agreed_names(self._metrics, collective, verdict.layouts)
         return self._metrics.tensors_to_sum(names, self._device)
 
-    def _checked_loss(self, figures: Tensor) -> float | None:
+    def _checked_loss(self, figures: Tensor | float) -> float | None:
         """The step's mean loss if it is not finite and steps with such a loss are skipped; raises where they are not.
 
         On an accelerator the loss is looked at in the step only if it decides something there; otherwise the late
         reading raises one step later.
         """
-        if figures.device.type == "cuda" and self._nonfinite == "raise" and not self._exact:
-            return None
-        loss = float(figures[0])
+        if isinstance(figures, Tensor):
+            if figures.is_cuda and self._nonfinite == "raise" and not self._exact:
+                return None
+            loss = float(figures[0])
+        else:
+            loss = figures
         if loss == loss and abs(loss) != float("inf"):
             return None
         if self._nonfinite == "skip":
             return loss
         raise LossError(not_finite(loss))
+
+
+def _is_irregular(learner: Learner | None) -> bool:
+    """Whether some gradient of this replica is missing or sparse."""
+    if learner is None:
+        return False
+    overlap = learner.early.overlap
+    return not is_regular(learner.gradients.codes()) if overlap is None else overlap.irregular
+
+
+def _share(step: StepInProgress, verdict: Verdict) -> float:
+    """What sums with explicit weights are still to be multiplied by."""
+    return step.plan.global_batch / verdict.weight if verdict.weighted and verdict.weight > 0 else 1.0
 
 
 def not_finite(loss: float) -> str:

@@ -13,7 +13,8 @@ from swell.errors import DisagreementError
 class Vote(NamedTuple):
     """One replica's view of the step under way; all numbers, so that it travels in one small message."""
 
-    learner: float  # which optimizer is about to step; MEETING for what replicas do together between steps
+    learner: float  # which optimizer is about to step; MEETING for what replicas do together between steps, LEAVING at
+    # the end of a job that is closed before its loop was over
     start: float
     batch: float
     failed: float  # 1 if this replica could not compute its share
@@ -25,9 +26,11 @@ class Vote(NamedTuple):
     noticed: float  # 1 if this replica was asked to stop
     pending: float  # 1 if another world was announced
     due: float  # 1 if a checkpoint is due by this replica's clock
+    seconds: float  # that the run has taken by this replica's clock
     last_s: float  # how long the step before took here; 0 where there was none
     clip: float  # the largest gradient norm asked for; 0 for none, -1 for a function
     fits: float  # the largest micro-batch that fits this replica's memory; infinite where that is not known
+    overlaps: float  # 1 if this replica can sum gradients while it computes them, from the next step on
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Signals:
     noticed: bool = False  # somebody asked the run to stop
     pending: bool = False  # another world was announced
     due: bool = False  # a checkpoint is due
+    seconds: float = 0.0  # that the run has taken by the first replica's clock
 
     def __bool__(self) -> bool:
         return self.noticed or self.pending or self.due
@@ -56,10 +60,11 @@ class Verdict:
     last_s: float  # how long the step before took on the slowest replica
     clip: float  # what any of them clips by, as ``as_number`` gives it
     fits: float  # the largest micro-batch that fits the memory of all
+    overlaps: bool = False  # whether all of them can sum gradients while they compute them
 
 
 NO_SIGNALS = Signals()
-MEETING = -1
+MEETING, LEAVING = -1, -2
 _NOTHING = Vote(*[0.0 for _ in Vote._fields])
 
 
@@ -68,6 +73,7 @@ def hold(collective: Collective, vote: Vote) -> Verdict:
     if collective.size == 1:
         return verdict_of([vote])
     votes = [Vote(*numbers) for numbers in collective.gather_numbers(vote)]
+    _agree_to_leave(votes)
     _agree(
         "whether to train or to do something else",
         [float(v.learner == MEETING) for v in votes],
@@ -87,12 +93,17 @@ def hold(collective: Collective, vote: Vote) -> Verdict:
     return verdict_of(votes)
 
 
+def alone(signals: Signals, *, weight: float, weighted: bool, layout: float, last_s: float, fits: float) -> Verdict:
+    """The verdict of the only replica there is, about a step that went well; its own clip needs no vote."""
+    return Verdict(signals, "", False, False, weight, weighted, (layout,), last_s, 0.0, fits)
+
+
 def verdict_of(votes: Sequence[Vote]) -> Verdict:
     """A notice and another world count by any vote, a checkpoint by the first replica's clock."""
     all_of: Any = Vote._make(zip(*votes, strict=True))  # of each field, all replicas' values
     noticed, pending, due = any(all_of.noticed), any(all_of.pending), bool(votes[0].due)
     return Verdict(
-        signals=Signals(noticed, pending, due) if noticed or pending or due else NO_SIGNALS,
+        signals=Signals(noticed, pending, due, votes[0].seconds),
         failed=_why_failed(votes) if any(all_of.failed) else "",
         ran_out=any(all_of.ran_out),
         irregular=any(all_of.irregular),
@@ -102,6 +113,7 @@ def verdict_of(votes: Sequence[Vote]) -> Verdict:
         last_s=max(all_of.last_s),
         clip=max(all_of.clip, key=abs),
         fits=min(all_of.fits),
+        overlaps=all(all_of.overlaps),
     )
 
 
@@ -119,10 +131,24 @@ def _why_failed(votes: Sequence[Vote]) -> str:
     return ", ".join(reasons)
 
 
-def meet(collective: Collective) -> None:
-    """Make sure that every replica is about to do something together between steps, and none is about to train."""
+def meet(collective: Collective, *, leaving: bool = False) -> None:
+    """Make sure that every replica is about to do something together between steps, and none is about to train.
+
+    With ``leaving`` that something is the end of a job that is closed before its loop was over.
+    """
     if collective.size > 1:
-        hold(collective, _NOTHING._replace(learner=MEETING))
+        hold(collective, _NOTHING._replace(learner=LEAVING if leaving else MEETING))
+
+
+def _agree_to_leave(votes: Sequence[Vote]) -> None:
+    leavers = [rank for rank, vote in enumerate(votes) if vote.learner == LEAVING]
+    if leavers and len(leavers) < len(votes):
+        who = f"{'ranks' if len(leavers) > 1 else 'rank'} {', '.join(map(str, leavers))}"
+        raise DisagreementError(
+            f"{who} left the training loop (by break, return or job.close()) while others train; expected all replicas "
+            f"to leave it after the same step. Decide by a value that is the same on all of them, such as "
+            f"job.metrics.results()."
+        )
 
 
 def _agree(what: str, values: Sequence[float], remedy: str) -> None:

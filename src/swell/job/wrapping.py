@@ -52,10 +52,10 @@ def take_in(learner: Learner, *, state: RunState, peers: Peers, under_way: Calla
 
 def _refuse_twice(learner: Learner, state: RunState) -> None:
     if any(other.optimizer is learner.optimizer for other in state.learners):
-        raise ConfigError("this optimizer was given to job.wrap twice. Wrap each optimizer once.")
+        raise ConfigError("optimizer is wrapped already; expected a new one. Call job.wrap once for each optimizer.")
     schedulers = [other.schedule.scheduler for other in state.learners if other.schedule is not None]
     if learner.schedule is not None and any(other is learner.schedule.scheduler for other in schedulers):
-        raise ConfigError("this scheduler was given to job.wrap twice. Make one for each optimizer.")
+        raise ConfigError("scheduler is wrapped already; expected one for each optimizer. Create another one.")
 
 
 def _guard(learner: Learner, under_way: Callable[[], bool]) -> None:

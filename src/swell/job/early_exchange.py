@@ -1,0 +1,83 @@
+"""When one optimizer's gradients are summed while they are computed: agreed on by votes, for one world at a time."""
+
+from __future__ import annotations
+
+from swell.core.protocols import Collective, OverlappingCollective
+from swell.errors import WorldError
+from swell.gradients.gradient_sum import GradientSum
+from swell.gradients.overlap import OverlappedSum, Pass
+
+
+class EarlyExchange:
+    """Begins and ends the overlapped exchange of one optimizer, at the same step on every replica.
+
+    The first step of each world sums gradients after they are computed, as do several optimizers, closures and models
+    that sum their gradients themselves. Where every replica's vote in a step says that it can, the next step sums them
+    while they are computed.
+    """
+
+    def __init__(self, gradients: GradientSum) -> None:
+        self._gradients = gradients
+        self.overlap: OverlappedSum | None = None  # None while gradients are summed afterwards
+        self._last = Pass()  # the last backward pass of the step under way
+
+    def expect(self, last: Pass, *, passes: int) -> None:
+        """A backward pass over the step's last micro-batch is next, which had ``passes`` before."""
+        overlap = self.overlap
+        assert overlap is not None
+        if overlap.begun:
+            overlap.hold()
+        elif passes + 1 == overlap.passes:
+            overlap.arm(last)
+
+    def passed(self, last: Pass, *, passes: int) -> None:
+        """Remember how many passes the last micro-batch had; as many are expected in the next step."""
+        assert self.overlap is not None
+        self.overlap.passes, self._last = max(1, passes), last
+
+    def send_rest(self) -> None:
+        """Send what no backward pass has completed."""
+        assert self.overlap is not None
+        last, self._last = self._last, Pass()
+        self.overlap.send_rest(last)
+
+    def disarm(self) -> None:
+        """A backward pass is over."""
+        if self.overlap is not None:
+            self.overlap.disarm()
+
+    def touched(self) -> bool:
+        """Whether the user's loop changed gradients that are under way."""
+        return self.overlap is not None and self.overlap.touched()
+
+    def follow_votes(self, overlaps: bool, collective: Collective) -> None:
+        """After a step: go on in the way that all replicas can."""
+        before = self.overlap
+        if not overlaps:
+            self.end()
+        elif before is None or before.order is not None:
+            assert isinstance(collective, OverlappingCollective)
+            order = list(reversed(range(len(self._gradients.parameters)))) if before is None else before.order
+            self.end()
+            self.overlap = OverlappedSum(self._gradients, collective, order or [], learnt=before is not None)
+            if before is not None:
+                self.overlap.passes, self.overlap.eager = before.passes, before.eager
+
+    def follow_world(self, collective: Collective) -> None:
+        """Before a step: what was under way in another world is forgotten."""
+        if self.overlap is not None and self.overlap.collective is not collective:
+            self.end()
+
+    def cancel(self) -> None:
+        """The user leaves the step: complete what the other replicas expect of it, unless one was lost."""
+        if self.overlap is not None and self.overlap.active:
+            try:
+                self.overlap.cancel()
+            except WorldError:
+                self.end()
+
+    def end(self) -> None:
+        """Sum gradients after they are computed from now on."""
+        if self.overlap is not None:
+            self.overlap.close()
+            self.overlap = None

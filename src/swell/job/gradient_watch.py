@@ -1,0 +1,54 @@
+"""Notice gradients that the script changed between ``job.backward`` and ``job.step``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from torch import Tensor
+
+THOROUGH = 64  # micro-batches at the start that are looked at whole, and the interval after them
+FEW = 8  # parameters that are looked at otherwise: who clips or clears gradients mostly does so with all
+
+
+class Change(Enum):
+    """What happened to a micro-batch's gradients after the backward pass."""
+
+    NONE = "none"
+    WRITTEN = "written"  # clipped, scaled, or added to by another backward pass
+    GONE = "gone"  # all of them cleared; some alone may be, because that means the same for a sum of gradients
+
+
+class GradientWatch:
+    """Remembers the gradients that a backward pass left, by identity and by torch's count of writes to each.
+
+    It reads no gradient, so nothing waits for the device. All parameters are compared at first and now and then, and
+    eight of them otherwise, so that a large model pays nothing.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[Tensor, Tensor, int]] = []  # a parameter, its gradient, writes to it
+        self._looks = 0
+
+    def remember(self, parameters: Sequence[Tensor]) -> None:
+        """A backward pass is done."""
+        number = len(parameters)
+        if self._looks >= THOROUGH and self._looks % THOROUGH and number > FEW:
+            parameters = [parameters[place * (number - 1) // (FEW - 1)] for place in range(FEW)]
+        self._seen = [(p, p.grad, p.grad._version) for p in parameters if p.grad is not None]
+
+    def change(self) -> Change:
+        """What became of the gradients since; they are forgotten."""
+        seen, self._seen = self._seen, []
+        self._looks += 1
+        found, gone = Change.NONE, bool(seen)
+        for parameter, gradient, version in seen:
+            if parameter.grad is not None:
+                gone = False
+                if parameter.grad is not gradient or gradient._version != version:
+                    found = Change.WRITTEN
+        return Change.GONE if gone else found
+
+    def forget(self) -> None:
+        """The step is given up, or over."""
+        self._seen = []

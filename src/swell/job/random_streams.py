@@ -1,0 +1,135 @@
+"""The random numbers of each replica: a stream of its own, put back where it was if a step is done again."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from swell.checkpoint.rng import capture_rng, restore_rng
+from swell.checkpoint.transfer import share_state
+from swell.core.hashing import derive_key
+from swell.errors import ConfigError
+from swell.job.peers import Peers
+
+MODES = ("per-replica", "same")
+_REPLICA = 6  # keeps these keys apart from those of the orders
+_WORDS = 625  # of the state of numpy's generator: 624 and a position
+
+
+class RandomStreams:
+    """The global generators of Python's ``random``, numpy and torch (on the CPU and on this replica's device).
+
+    With ``per-replica`` the first replica keeps the script's own numbers, so that one process draws what a plain loop
+    draws. Every other replica gets, whenever a world is formed, numbers that depend on the script's seed
+    (``torch.manual_seed``), the samples committed and its rank. With ``same`` every replica gets the first one's
+    generators then. A run that is resumed gives each rank back what it had.
+    """
+
+    def __init__(self, peers: Peers, *, mode: str = "per-replica") -> None:
+        check_random(mode)
+        self._peers, self._mode = peers, mode
+        self._seed: int | None = None  # the script's
+        self._own_seed: int | None = None  # what this replica's generators were seeded with here; None for the script's
+        self._rank: int | None = None  # in the world before
+        self._state: dict[str, Any] | None = None  # when the step under way began
+        self._numpy = _NumpyState()
+
+    def begin(self) -> None:
+        """Before anything is resumed: remember what the script seeded its generators with."""
+        self._seed = torch.initial_seed()
+
+    def resume(self, states: Sequence[Any], *, samples: int) -> None:
+        """Give this rank what it had when the run was saved; a rank that was not there begins as in a new world."""
+        rank = self._peers.rank
+        if rank < len(states) or self._mode == "same":
+            restore_rng(states[rank if rank < len(states) else 0])
+            self._own_seed, self._rank = torch.initial_seed(), rank
+        else:
+            self._derive(samples)
+
+    def enter(self, *, samples: int, continues: bool) -> None:
+        """A world was formed at this position; ``continues`` if this replica has lost nothing of the run."""
+        rank, before = self._peers.rank, self._rank
+        if self._mode == "same":
+            self._rank = rank
+            if self._peers.size > 1:
+                restore_rng(share_state(capture_rng(), collective=self._peers.collective, source=0))
+            return
+        if rank == 0 and (before is None or (before == 0 and continues)):
+            self._rank = rank
+        else:
+            self._derive(samples)
+
+    def begin_step(self, samples: int) -> None:
+        """Remember the generators; seed them apart again if the script has seeded them alike since."""
+        if self._own_seed is not None and self._rank and torch.initial_seed() != self._own_seed:
+            self._seed = torch.initial_seed()
+            self._derive(samples)
+        device = self._peers.device
+        self._state = {
+            "python": random.getstate(),
+            "numpy": self._numpy.capture(),
+            "torch": torch.default_generator.get_state(),
+            "device": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        }
+
+    def undo(self) -> None:
+        """Put the generators back to where the step under way began, because it is done again."""
+        state = self._state
+        if state is None:
+            return
+        random.setstate(state["python"])
+        np.random.set_state(state["numpy"])
+        torch.default_generator.set_state(state["torch"])
+        if state["device"] is not None:
+            torch.cuda.set_rng_state(state["device"], self._peers.device)
+
+    def _derive(self, samples: int) -> None:
+        seed = torch.initial_seed() if self._seed is None else self._seed
+        rank = self._peers.rank
+        key = derive_key(_REPLICA, seed & (2**64 - 1), samples, rank)
+        random.seed(key)
+        np.random.seed((key & 0xFFFFFFFF, key >> 32))
+        torch.manual_seed(key)  # on every device
+        self._own_seed, self._rank = torch.initial_seed(), rank
+
+
+def check_random(mode: str) -> None:
+    """Refuse what says nothing about random numbers."""
+    if mode not in MODES:
+        raise ConfigError(
+            f"random is {mode!r}; expected 'per-replica' (each replica draws its own random numbers) or 'same' (all "
+            f"draw the same). Leave it out for 'per-replica'."
+        )
+
+
+class _NumpyState:
+    """The state of numpy's global generator, copied only if it has changed, because the copy takes 100 microseconds.
+
+    Whether it has changed is seen in the generator's memory, by the address that numpy documents for C code.
+    """
+
+    def __init__(self) -> None:
+        self._generator: Any = None
+        self._memory: Any = None
+        self._seen = b""
+        self._state: Any = None
+
+    def capture(self) -> Any:
+        generator = np.random.get_bit_generator()  # pyright: ignore[reportAttributeAccessIssue]  # numpy 1.24
+        if generator is not self._generator:
+            self._generator, self._state, self._memory = generator, None, None
+            if type(generator).__name__ == "MT19937":
+                self._memory = (ctypes.c_uint32 * _WORDS).from_address(generator.ctypes.state_address)
+        if self._memory is None:
+            return np.random.get_state()
+        now = bytes(self._memory)
+        # A second normal number is kept beside that memory, so its use does not show there.
+        if self._state is None or now != self._seen or self._state[3]:
+            self._seen, self._state = now, np.random.get_state()
+        return self._state

@@ -1,0 +1,54 @@
+"""What one step has under way between its backward passes and its update: buckets of gradients, figures, buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from swell.core.protocols import PendingSum
+from swell.gradients.overlap import OverlappedSum
+
+
+class Sending:
+    """Sends figures and buffers after the buckets of a step; the vote travels beside them.
+
+    Every replica begins the same sums in the same order, whatever became of its share. Raises ``WorldError`` where a
+    replica was lost, also for buckets that were sent from the backward pass.
+    """
+
+    def __init__(self, overlap: OverlappedSum, figures: Tensor, buffers: Sequence[Tensor]) -> None:
+        self._overlap, self._figures = overlap, figures
+        kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+        for buffer in buffers:
+            kinds.setdefault((buffer.dtype, buffer.device), []).append(buffer)
+        self._flats = [(same, torch.cat([buffer.detach().reshape(-1) for buffer in same])) for same in kinds.values()]
+        self._flights: list[PendingSum] = []
+        for tensor in (figures, *(flat for _, flat in self._flats)):
+            self._flights.append(overlap.collective.begin_sum(tensor))
+
+    def drop(self) -> None:
+        """The step is given up: let everything arrive, and forget it."""
+        self._wait()
+        self._overlap.end()
+
+    def arrive(self, *, irregular: bool, share: float) -> Tensor:
+        """Leave the summed gradients in ``.grad``; returns the summed figures."""
+        self._wait()
+        self._overlap.release(irregular=irregular, share=share)
+        self._overlap.end()
+        return self._figures if share == 1 else self._figures * share
+
+    def _wait(self) -> None:
+        self._overlap.wait()
+        for flight in self._flights:
+            flight.wait()
+
+    @torch.no_grad()
+    def put_buffers(self) -> None:
+        """Give the buffers their means over replicas; once the weights have moved."""
+        for buffers, flat in self._flats:
+            flat /= self._overlap.collective.size
+            for buffer, piece in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
+                buffer.copy_(piece.view_as(buffer))
