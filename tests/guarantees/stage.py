@@ -225,13 +225,19 @@ class StageWorld:
     def leave(self, source: str) -> bool:
         return False
 
+    def mark(self, doing: str) -> None:
+        """Nobody watches."""
+
+    def trouble(self, name: str, text: str) -> None:
+        """Nobody is told."""
+
     def allow(self, sizes: Any, *, why: str) -> None:
         """Every size is tried."""
 
     def notice(self) -> Notice | None:
         return self._stage.notice
 
-    def close(self) -> None:
+    def close(self, *, alone: bool = False) -> None:
         """Nothing to leave."""
 
 

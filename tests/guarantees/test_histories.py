@@ -23,10 +23,13 @@ from swell.core.ledger import Ledger
 from swell.core.order import Shuffled
 from swell.core.protocols import Policy, Rule
 from swell.core.types import ScaleState
-from swell.errors import LoopError
+from swell.data.loader_options import LoaderOptions
+from swell.gradients.gradient_sum import GradientSum
 from swell.job.boundary import Boundary, Hooks
 from swell.job.committer import Committer
+from swell.job.early_exchange import EarlyExchange
 from swell.job.epochs import Epochs
+from swell.job.gradient_watch import GradientWatch
 from swell.job.horizon import Horizon
 from swell.job.loader import TrainingLoader
 from swell.job.memory import Memory
@@ -36,12 +39,13 @@ from swell.job.recovery import Recovery
 from swell.job.rollback import Rollback
 from swell.job.run_state import RunState
 from swell.job.steps import Steps
-from swell.job.training_data import TrainingData
+from swell.job.training_data import LoaderArguments, TrainingData
 from swell.job.update import Outcome, Updater
 from swell.job.vote import Signals
 from swell.loop.pace import Pace
 from swell.policies import Clamp, Fixed, Ramp, Schedule, Trace
 from swell.rules import as_rule
+from swell.rules.worth import worth_power
 from swell.runtime.faults import Faults
 from swell.supervisor.notice import Notice
 from swell.telemetry import Fanout
@@ -103,6 +107,10 @@ class Gradients:
 
     empty = False
 
+    def codes(self) -> str:
+        """It has no parameters."""
+        return ""
+
     def weigh(self, multiplier: float) -> None:
         """Nothing to weigh."""
 
@@ -118,14 +126,13 @@ class PathLearner:
     description = "a path"
 
     def __init__(self, rule: Rule) -> None:
-        self.rule, self.gradients = rule, Gradients()
+        self.rule, self.worth_power, self.gradients = rule, worth_power(rule), Gradients()
         self.optimizer = SimpleNamespace(param_groups=[{"lr": 1.0}])
+        self.early = EarlyExchange(GradientSum(torch.optim.SGD([torch.zeros(1)], lr=1.0)))
         self.noise = SimpleNamespace(window=1000.0, estimate=lambda: None, drain=lambda: None)
         self.path: list[list[Any]] = []
         self.last_clip = None
-
-    def codes(self) -> str:
-        return ""
+        self.touched = GradientWatch()
 
     def follow_groups(self) -> None:
         """It has no groups."""
@@ -172,6 +179,9 @@ class DiskSaving:
     def poll(self) -> None:
         """Nothing is written in the background."""
 
+    def take_folder(self) -> None:
+        """Nobody else writes to a variable."""
+
     def save(self, *, wait: bool = False, body_done: bool = False, name: str | None = None) -> None:
         state = self._state.capture()
         state["ending"]["done"] = body_done
@@ -188,9 +198,6 @@ class DiskSaving:
             return False
         self._state.restore(share_state(saved, collective=collective, source=0))
         return True
-
-    def restore_rng(self, rngs: None) -> None:
-        """It draws nothing."""
 
 
 class Positions:
@@ -242,7 +249,7 @@ class History:
     # What happens
 
     def _committed(self, step: int) -> None:
-        """A replica has committed a step: what is due after so many of them happens."""
+        """A replica has committed a step: what is due after this many of them happens."""
         while self.events and step - self._steps >= self.events[0].steps and not isinstance(self.events[0], Lose):
             due = self.events.pop(0)
             self._steps = step
@@ -309,7 +316,8 @@ class History:
         state = RunState(pace, seed=run.seed, run_dir=None, settings="the same")
         state.learners = [PathLearner(run.rule) for _ in range(run.learners)]  # type: ignore[misc]
         positions: Any = Positions()
-        state.train_on(TrainingData(positions, Ledger(run.samples, seed=run.seed), drop_last=False))
+        given = LoaderArguments(positions, LoaderOptions())
+        state.train_on(TrainingData(positions, Ledger(run.samples, seed=run.seed), drop_last=False, given=given))
         saving: Any = DiskSaving(state, peers, self.disk)
         reporter = Reporter(lambda: Fanout([]), is_first=lambda: peers.is_first)
         emit: Callable[[Event], None] = reporter.emit
@@ -354,11 +362,9 @@ class History:
         epochs = Epochs(state, peers, horizon, planner, committer, recovery, emit=emit, finish=finish)
         for _ in epochs.count(EPOCHS):
             for _ in loader:
-                try:
-                    steps.weigh(state.learners)
-                    steps.step(None, (), state.learners, None)
-                except LoopError:  # the step ended with the first optimizer: a replica was lost in it
-                    assert steps.current is not None and steps.current.ended
+                for learner in state.learners:  # harmless for the second if a replica is lost with the first
+                    steps.weigh([learner])
+                    steps.step(None, (), [learner], None)
 
 
 def straight(run: Run) -> list[list[Any]]:

@@ -43,6 +43,8 @@ def test_a_wrapped_model_trains_the_exact_global_batch_given_positionally_and_as
     assert wrapped.evaluate(x, y, verbose=0) > 0
     with pytest.raises(ConfigError, match="batch_size"):
         wrapped.fit(x, y, batch_size=5)
+    with pytest.raises(LoopError, match="PyDataset"):
+        wrapped.fit_generator(iter([(x, y)]))
 
 
 def test_ready_made_optimizers_average_and_count_real_updates():

@@ -78,6 +78,7 @@ def test_a_run_of_one_process_is_cut_off_and_goes_on_in_two(tmp_path):
             elastic.data(x, y), epochs=2, callbacks=[elastic, _Cut(6)], verbose=0
         )  # in the second step of three
     assert elastic.samples == 15
+    elastic.close()  # this process lives, and the others may write the directory now
     alone = train_whole(model(), keras.optimizers.Adam(0.01, clipnorm=0.2), x, y, 15, epochs=2)
     for weights, _ in run_two("torch_worker", tmp_path):
         assert difference(weights, alone) < 5e-6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,98 @@ def test_replicas_that_the_maximum_cannot_feed_are_refused() -> None:
     fun = GoodputFunction(PERF, GRAD, 128)
     with pytest.raises(PlanError, match="10 replicas"):
         fun.optimize(1, 11, max_batch_size=1000, atomic_bsz_range=(100, 256))
+
+
+def slow_best(
+    fun: GoodputFunction, nodes: int, replicas: int, most: int, low: int, high: int, accumulation: bool
+) -> float:
+    """The obvious twin: every atomic batch with every number of steps that the bounds allow, one row of steps each."""
+    base, best = fun.init_batch_size, 0.0
+    if replicas == 1 and not accumulation:
+        return float(fun(nodes, 1, base, 0)) if low <= base <= min(high, most) else 0.0
+    for steps in range(most // (replicas * low) if accumulation else 1):
+        atomic = np.arange(low, min(high, most // (replicas * (steps + 1))) + 1)
+        atomic = atomic[replicas * atomic * (steps + 1) >= base]
+        if len(atomic):
+            best = max(best, float(np.max(fun(nodes, replicas, atomic, steps))))
+    return best
+
+
+def documented_best(
+    fun: GoodputFunction, nodes: int, replicas: int, most: int, low: int, high: int, accumulation: bool
+) -> float:
+    """What AdaptDL documents: 50 batches at equal ratios, each split with the fewest steps; those within the bounds."""
+    base, best = fun.init_batch_size, 0.0
+    for batch in np.geomspace(max(base, low * replicas), most, 50):
+        local, steps = batch / replicas, 0
+        if accumulation:
+            steps = math.ceil(local / high - 1e-8) - 1
+            if replicas == 1 and local > base + 1e-8:
+                steps = max(steps, 1)
+        atomic = math.ceil(local / (steps + 1) - 1e-8)
+        if replicas == 1 and not accumulation:
+            atomic = base
+        atomic = min(max(atomic, low), high)
+        if base <= replicas * atomic * (steps + 1) <= most:
+            best = max(best, float(fun(nodes, replicas, atomic, steps)))
+    return best
+
+
+def random_case(random: np.random.Generator) -> tuple[GoodputFunction, tuple[int, int, int, int, int, bool]]:
+    times = (10 ** random.uniform([-2, -4, -2, -3, -3, -4], [0, -2, 0, -1, -1, -2])).tolist()
+    perf = PerfParams(*times, gamma=random.uniform(1, 10))
+    base = int(2 ** random.uniform(3, 10))
+    fun = GoodputFunction(perf, GradParams(*10 ** random.uniform([-4, -4], [0, 0])), base)
+    low, high = int(base * random.uniform(0.01, 0.5)) or 1, int(base * random.uniform(0.5, 4)) + 1
+    nodes, replicas = int(random.integers(1, 5)), int(random.integers(1, 33))
+    return fun, (nodes, replicas, int(base * random.uniform(1, 64)), low, high, bool(random.integers(2)))
+
+
+def test_no_layout_is_more_than_a_thousandth_better_than_the_chosen_one() -> None:
+    """In 250 random cases, against every layout within the bounds and against AdaptDL's documented search."""
+    random = np.random.default_rng(14)
+    compared, losses = 0, []
+    for _ in range(250):
+        fun, (nodes, replicas, most, low, high, accumulation) = random_case(random)
+        best = max(
+            slow_best(fun, nodes, replicas, most, low, high, accumulation),
+            documented_best(fun, nodes, replicas, most, low, high, accumulation),
+        )
+        try:
+            chosen, atomic, steps = fun.optimize(nodes, replicas, most, (low, high), accumulation)
+        except PlanError:
+            assert best == 0, "something fits"
+            continue
+        compared += best > 0
+        losses.append(1 - chosen / best if best else 0.0)
+        if best:
+            assert chosen == pytest.approx(fun(nodes, replicas, atomic, steps), rel=1e-12)
+    assert compared > 150 and max(losses) < 0.001
+
+
+def test_large_batches_are_searched_as_well_as_small_ones() -> None:
+    """Shares of thousands of samples, where not every layout is tried."""
+    random = np.random.default_rng(3)
+    for _ in range(5):
+        fun, (nodes, replicas, _, low, high, _) = random_case(random)
+        most = replicas * int(random.integers(5_000, 12_000))
+        chosen, _, _ = fun.optimize(nodes, replicas, most, (low, high), accumulation=True)
+        assert chosen >= 0.999 * slow_best(fun, nodes, replicas, most, low, high, True)
+
+
+def test_a_number_of_replicas_that_does_not_fit_is_worth_nothing_among_others_that_do() -> None:
+    """A speedup function over 1 to 32 replicas asks for all of them at once; AdaptDL gave 0 there."""
+    fun, replicas = GoodputFunction(PERF, GRAD, 128), np.arange(1, 33)
+    values, atomic, steps = fun.optimize(1, replicas, max_batch_size=1000, atomic_bsz_range=(100, 256))
+    assert np.all(values[:10] > 0) and np.all(values[10:] == 0)
+    assert np.all(atomic[10:] == 0) and np.all(steps == 0)
+    assert values[3] == fun.optimize(1, 4, max_batch_size=1000, atomic_bsz_range=(100, 256))[0]
+
+
+@pytest.mark.parametrize("accumulation", [False, True])
+def test_a_maximum_below_the_initial_batch_is_refused_on_one_replica_too(accumulation: bool) -> None:
+    with pytest.raises(PlanError, match="128"):
+        GoodputFunction(PERF, GRAD, 128).optimize(1, 1, max_batch_size=64, accumulation=accumulation)
 
 
 def test_arrays_are_answered_element_by_element() -> None:

@@ -81,7 +81,8 @@ def test_a_forecast_always_comes_to_an_end(
         batch=min(batch, length),
         lay_out=lambda count: plan_remainder(count, 1),
         rank=0,
-        gain=lambda count: worth * count / batch,
+        base=batch,
+        gain=lambda base_steps: worth * base_steps,
         splits=lambda step: step % 2 == 0,
     )
     assert forecast.ahead(position=0, progress=0.0, step=0, target=target) >= 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import swell.compat.adaptdl as adaptdl
 from swell.compat.adaptdl.session import current_session
@@ -62,7 +62,7 @@ def test_an_autoscaled_epoch_is_worth_an_epoch_at_the_initial_batch() -> None:
     for epoch in adaptdl.torch.remaining_epochs_until(3):
         train(wrapped, optimizer, data)
         progress = wrapped.gns.get_progress()
-        assert (epoch + 1) * 44 / 8 <= progress < (epoch + 1) * 44 / 8 + wrapped.gain
+        assert (epoch + 1) * 6 <= progress < (epoch + 1) * 6 + wrapped.gain  # six batches of 8, the last one short
     assert current_session().job.samples == pytest.approx(3 * 44, abs=8)  # type: ignore[union-attr]
 
 
@@ -137,6 +137,20 @@ def test_bounds_that_leave_out_the_initial_batch_are_refused() -> None:
     assert (data.max_batch_size, data.local_bsz_bounds) == (64, (None, 16))
     with pytest.raises(LoopError, match="training loader"):
         loader().autoscale_batch_size(64)
+
+
+def test_attributes_that_scripts_read_are_those_of_a_data_loader() -> None:
+    """AdaptDL's NCF example reads ``model._state.model``; others ask for a DataLoader and its sampler."""
+    model, optimizer, wrapped = open_run()
+    data = loader(20, shuffle=True, drop_last=True)
+    assert isinstance(data, DataLoader) and isinstance(data, adaptdl.torch.AdaptiveDataLoaderMixin)
+    assert (data.batch_size, data.drop_last, data.num_workers) == (8, True, 0)
+    assert isinstance(data.sampler, adaptdl.torch.ElasticSampler) and sorted(data.sampler) == list(range(20))
+    data.sampler.set_epoch(3)
+    train(wrapped, optimizer, data)
+    state = wrapped._state
+    assert state.model is model and state.optimizer is optimizer and state.adp is wrapped
+    assert (state.lr_scheduler, state.mp_scaler, state.name) == (None, None, "adaptdl-dataparallel")
 
 
 def test_samplers_and_streams_are_refused_with_the_way_out() -> None:

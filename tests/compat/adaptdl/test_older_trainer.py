@@ -113,7 +113,7 @@ def test_the_scale_can_be_set_by_hand_and_each_group_gets_its_own_gain() -> None
 def test_other_optimizers_get_the_rule_that_suits_them() -> None:
     trainer = AdaptDLTorchTrainer(8)
     run_alone(trainer, lambda m: Adam(m.parameters(), lr=0.01), steps=12)
-    assert trainer.learner is not None and trainer.learner.rule == rules.auto("Adam")
+    assert trainer.learner is not None and trainer.learner.rule == rules.auto_by_gain("Adam")
     assert trainer.learner.noise.metric.observations > 0
 
 
@@ -217,3 +217,11 @@ def test_elastic_batches_agree_keep_their_bounds_and_a_stale_one_is_noticed() ->
     assert len({tuple(result["sizes"]) for result in results}) == 1
     assert all(2 <= size <= 5 for size in results[0]["sizes"])  # 3 * 5 <= 16 < 3 * 6
     assert all(len(result["warned"]) == 1 and "epoch 1" in result["warned"][0] for result in results)
+
+
+@pytest.mark.parametrize(("most", "batch"), [(4, 4), (64, 8), (None, 8)])
+def test_the_maximum_holds_on_one_replica_too(most: int | None, batch: int) -> None:
+    trainer = AdaptDLTorchTrainer(8, most)
+    model = make_model()
+    state = trainer.program_reentry(model, sgd(model), None)
+    assert (state.local_bsz, trainer.get_local_bsz()) == (batch, batch)

@@ -206,7 +206,7 @@ def test_adam_is_measured_in_its_own_metric_by_default_and_keeps_its_moments(opt
 def test_other_optimizers_get_the_rule_that_suits_them() -> None:
     _, optimizer, wrapped = open_run(lambda m: torch.optim.Adadelta(m.parameters()))
     train(wrapped, optimizer, loader())
-    assert wrapped.learner.rule == rules.auto("Adadelta")
+    assert wrapped.learner.rule == rules.auto_by_gain("Adadelta")
 
 
 def test_the_optimizer_keeps_its_class_and_gets_its_own_step_back() -> None:

@@ -159,6 +159,70 @@ def test_on_two_replicas_it_gives_what_the_original_gave_on_one() -> None:
     assert theirs["2"]["sqr"] == pytest.approx((sum(signal) + signal[0]) / 13, rel=0.01)  # the first counted twice
 
 
+def opposed_data() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Inputs, targets, and signs that differ between the halves of each batch of 8."""
+    return *golden_data(), torch.tensor([1.0, -1.0]).double().repeat_interleave(4).repeat(4)
+
+
+def opposed_loss(weight: Any, bias: Any, noisy: Any, x: Any, y: Any, sign: Any) -> torch.Tensor:
+    """``noisy`` has opposite gradients on two replicas, so its signal is estimated as negative in every step."""
+    return ((torch.nn.functional.linear(x, weight, bias).squeeze(-1) - y) ** 2).mean() + (noisy * sign).mean()
+
+
+class Opposed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias, self.noisy = (
+            torch.nn.Parameter(torch.full(shape, 0.1).double()) for shape in ((1, 3), (1,), ())
+        )
+
+    def forward(self, *batch: torch.Tensor) -> torch.Tensor:
+        return opposed_loss(self.weight, self.bias, self.noisy, *batch)
+
+
+def grouped_run() -> tuple[float, float, float, float]:
+    model = Opposed()
+    optimizer = torch.optim.SGD([{"params": [p]} for p in model.parameters()], lr=0.05)
+    adaptdl.torch.init_process_group("gloo")
+    wrapped = adaptdl.torch.AdaptiveDataParallel(model, optimizer)
+    data = adaptdl.torch.AdaptiveDataLoader(TensorDataset(*opposed_data()), batch_size=8)
+    for _ in adaptdl.torch.remaining_epochs_until(3):
+        for batch in data:
+            wrapped(*batch).backward()
+            optimizer.step()
+    figures = (wrapped.gns.sqr_avg(), wrapped.gns.var_avg(), wrapped.gns.gain(4.0), wrapped.gns.get_progress())
+    adaptdl.close()
+    return figures
+
+
+def documented_averages() -> tuple[float, float]:
+    """AdaptDL's averages of the same run as its documentation has them: smoothed by group, clipped by group, summed."""
+    data, parameters = opposed_data(), [p.detach().requires_grad_() for p in Opposed().parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.05)
+    sqr, var, unbias = torch.zeros(3).double(), torch.zeros(3).double(), 0.0
+    for step in range(12):
+        halves = [slice(start, start + 4) for start in (step % 4 * 8, step % 4 * 8 + 4)]
+        small = [torch.autograd.grad(opposed_loss(*parameters, *(d[h] for d in data)), parameters) for h in halves]
+        whole = [(a + b) / 2 for a, b in zip(*small, strict=True)]
+        local = torch.stack([sum(g.square().sum() for g in pair) / 2 for pair in zip(*small, strict=True)])  # type: ignore[arg-type]
+        total = torch.stack([g.square().sum() for g in whole])
+        decay = 0.999  # to the power of the scale, which is 1
+        sqr = decay * sqr + (1 - decay) * (2 * total - local)
+        var = decay * var + (1 - decay) * (local - total)
+        unbias = decay * unbias + (1 - decay)
+        for parameter, gradient in zip(parameters, whole, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+    return float((sqr / unbias).clamp(min=0).sum()), float((var / unbias).clamp(min=1e-6).sum())
+
+
+@pytest.mark.distributed
+def test_figures_of_several_parameter_groups_are_clipped_by_group_and_summed() -> None:
+    sqr, var = documented_averages()
+    for figures in run_processes(2, grouped_run):
+        assert figures == pytest.approx((sqr, var, (var + sqr) / (var / 4 + sqr), 12.0), rel=1e-5)
+
+
 def moments_by_hand() -> tuple[list[float], list[float]]:
     """Signal and variance of each step of the golden run on two replicas, from their two gradients."""
     x, y = golden_data()

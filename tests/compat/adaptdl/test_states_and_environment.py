@@ -15,7 +15,7 @@ import torch
 
 import swell.compat.adaptdl as adaptdl
 from swell.compat.adaptdl.opening import address_of
-from swell.errors import CheckpointError, ConfigError, LoopError
+from swell.errors import CheckpointError, ConfigError
 from tests.compat.adaptdl.scenario import loader, open_run, train
 from tests.workers import run_processes
 
@@ -47,17 +47,72 @@ def test_a_state_comes_back_and_can_be_saved_again_and_again(tmp_path: Path, mon
         for _ in range(2):
             counter.value += 1
             adaptdl.checkpoint.save_all_states()
-        assert counter.synced == 2
+        first = not values[-1][0]  # a run without a checkpoint saves the end of its first epoch too
+        assert counter.synced == 2 + first
         adaptdl.close()
     assert values == [(False, 0), (True, 2), (True, 4)]
 
 
-def test_names_are_unique_and_nothing_is_saved_before_there_is_something() -> None:
+def test_names_are_unique() -> None:
     Counter()
     with pytest.raises(ValueError, match="counter"):
         Counter()
-    with pytest.raises(LoopError, match="save_all_states"):
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_states_are_saved_and_loaded_before_training_has_begun(
+    joined: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the original: with or without a process group, a model or a loader, once or again and again."""
+    monkeypatch.setenv("ADAPTDL_CHECKPOINT_PATH", str(tmp_path))
+    values = []
+    for _ in range(3):
+        if joined:
+            adaptdl.torch.init_process_group("gloo")
+        counter = Counter()
+        values.append((adaptdl.checkpoint.load_state(counter), counter.value))
+        counter.value += 1
         adaptdl.checkpoint.save_all_states()
+        counter.value += 100
+        assert adaptdl.checkpoint.load_state(counter) and counter.synced == 1, "the latest save is the newest one"
+        adaptdl.close()
+    assert values == [(False, 0), (True, 1), (True, 2)]
+
+
+def test_what_was_saved_before_training_comes_back_and_gives_way_to_a_newer_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADAPTDL_CHECKPOINT_PATH", str(tmp_path))
+
+    def program(*, trains: bool, saves_first: bool) -> tuple[int, float, int]:
+        model, optimizer, wrapped = open_run()
+        with torch.no_grad():
+            bias = list(model.parameters())[-1]
+            if not (tmp_path / "before-training").exists():
+                bias.fill_(7.0)
+        counter = Counter()
+        adaptdl.checkpoint.load_state(counter)
+        found, first = counter.value, bias.flatten()[0].item()
+        counter.value += 1
+        if saves_first:
+            adaptdl.checkpoint.save_all_states()
+        if trains:
+            for _ in adaptdl.torch.remaining_epochs_until(1):
+                train(wrapped, optimizer, loader())
+        adaptdl.close()
+        return found, first, counter.value
+
+    assert program(trains=False, saves_first=True) == (0, 7.0, 1)
+    assert program(trains=False, saves_first=True) == (1, 7.0, 2), "the model's weights were saved too"
+    assert program(trains=True, saves_first=False)[0] == 2
+    assert program(trains=False, saves_first=True)[0] == 3, "the run's own checkpoint is newer now"
+    assert program(trains=False, saves_first=False)[0] == 4, "and then the latest one again"
+
+
+def test_without_a_folder_saving_only_brings_the_states_together() -> None:
+    counter = Counter()
+    adaptdl.checkpoint.save_all_states()
+    assert counter.synced == 1
 
 
 def test_one_state_can_be_written_to_a_folder_of_its_own(tmp_path: Path) -> None:

@@ -330,3 +330,33 @@ def test_clipping_before_the_step_does_not_change_what_was_measured() -> None:
     loss_of(net)
     optimizer.step()
     assert optimizer.gain() == gain
+
+
+def test_every_path_by_which_scripts_import_it_leads_to_the_same_class() -> None:
+    import swell.compat.fairscale as fairscale
+    from swell.compat.fairscale.optim import adascale
+
+    assert fairscale.optim.AdaScale is adascale.AdaScale is AdaScale
+    assert fairscale.optim.AdaScaleWrapper is adascale.AdaScaleWrapper
+    with pytest.raises(AttributeError, match="nn"):
+        fairscale.nn  # noqa: B018
+
+
+def test_one_worker_without_accumulation_raises_what_fairscale_raises() -> None:
+    with pytest.raises(RuntimeError, match="one worker") as raised:
+        AdaScale(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1))
+    assert isinstance(raised.value, ConfigError)
+
+
+def test_an_inner_optimizer_whose_zero_grad_takes_no_argument_works() -> None:
+    class Old(torch.optim.SGD):
+        def zero_grad(self) -> None:  # type: ignore[override]
+            super().zero_grad()
+
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimizer = AdaScale(Old([parameter], lr=0.1), num_gradients_to_accumulate=2)
+    for _ in range(2):
+        (parameter.sum() / 2).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    assert parameter.grad is None

@@ -220,3 +220,37 @@ def test_steps_that_are_no_count_are_refused(steps: Any) -> None:
 def test_an_accumulating_optimizer_is_not_wrapped_twice() -> None:
     with pytest.raises(ConfigError, match="optimizer"):
         optim.Optimizer(optim.SGD(2, [nn.Parameter(torch.zeros(1))], lr=0.1), 2)
+
+
+class Old(torch.optim.SGD):
+    """An optimizer as people wrote it before ``set_to_none``: its ``zero_grad`` takes no argument."""
+
+    def zero_grad(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+
+def test_an_optimizer_whose_zero_grad_takes_no_argument_works_as_any_other() -> None:
+    net, x, y = problem()
+    optimizer = optim.Optimizer(Old(net.parameters(), lr=0.1), 2)
+    for part in range(2):
+        optimizer.zero_grad()
+        loss_of(net, x[part * 24 : part * 24 + 24], y[part * 24 : part * 24 + 24]).backward()
+        optimizer.step()
+    whole, _, _ = problem()
+    expected = torch.optim.SGD(whole.parameters(), lr=0.1)
+    loss_of(whole, x, y).backward()
+    expected.step()
+    for one, other in zip(net.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_the_number_of_steps_is_where_run_ai_kept_it() -> None:
+    net, x, y = problem()
+    optimizer = optim.SGD(4, net.parameters(), lr=0.1)
+    assert (optimizer.runai.steps, optimizer.runai.taken) == (4, 0)
+    loss_of(net, x, y).backward()
+    optimizer.step()
+    assert (optimizer.runai.steps, optimizer.runai.taken) == (4, 1)
+    assert copy.deepcopy(optimizer).runai == optimizer.runai

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from swell.compat.adaptdl.members import NamedState
+from swell.compat.adaptdl.saved_states import checkpoint_folder, read_states, save_states
 from swell.compat.adaptdl.session import current_session
-from swell.errors import ConfigError, LoopError
+from swell.errors import ConfigError
 
 
 class State:
@@ -42,14 +43,21 @@ class State:
 
 
 def save_all_states() -> None:
-    """Save a checkpoint of everything now; every replica calls it, as often as you like."""
+    """Save a checkpoint of everything now; every replica calls it, as often as you like.
+
+    Before training begins it saves the states and models that exist. Without a folder for checkpoints it only calls
+    ``sync`` of every state.
+    """
     session = current_session()
-    if session.job is None:
-        raise LoopError(
-            "adaptdl.checkpoint.save_all_states was called before training began; expected a run with something to "
-            "save. Call it inside the loop over the training AdaptiveDataLoader, or after it."
-        )
-    session.save()
+    if session.job is not None:
+        session.save()
+    else:
+        session.states.sync()
+        session.merge_sums()
+        folder = session.folder if session.opened else checkpoint_folder()
+        if folder is not None:
+            save_states(session, folder)
+    session.states.keep(session.states.capture())
 
 
 def save_state(state: State, checkpoint_dir: str | Path, sync: bool = True) -> None:
@@ -71,5 +79,13 @@ def save_state(state: State, checkpoint_dir: str | Path, sync: bool = True) -> N
 
 
 def load_state(state: State) -> bool:
-    """Load a state from the newest complete checkpoint; False if there is none, or none with this name."""
-    return current_session().states.load(state.name)
+    """Load a state from the newest complete checkpoint; False if there is none, or none with this name.
+
+    This is the checkpoint from which the run started, or the latest of ``save_all_states``. Before
+    ``init_process_group`` each replica reads it by itself.
+    """
+    states, folder = current_session().states, checkpoint_folder()
+    if not current_session().opened and not states.read and folder is not None:
+        saved = read_states(folder)
+        states.keep({} if saved is None else saved["states"])
+    return states.load(state.name)

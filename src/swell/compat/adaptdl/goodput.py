@@ -12,10 +12,11 @@ import numpy as np
 
 from swell.core import goodput as core
 from swell.core.counts import whole_number
+from swell.core.equal_shares import equal_shares
 from swell.core.step_time import Params, predict
 from swell.core.throughput import fit
 from swell.core.types import Moments, StepSummary
-from swell.errors import ConfigError
+from swell.errors import ConfigError, PlanError
 
 Numbers = Any  # a number, or an array of them
 
@@ -93,32 +94,62 @@ class GoodputFunction:
         """Goodput, atomic batch and accumulation steps of the best layout, for each number of nodes and replicas.
 
         Bounds are hard: no global batch is above ``max_batch_size``, and no atomic batch is outside its range. If only
-        uneven shares fit, ``atomic_bsz`` is the largest of them; if nothing fits, ``PlanError`` says what to change.
-        Without accumulation, one replica keeps the initial batch.
+        uneven shares fit, ``atomic_bsz`` is the largest of them. Without accumulation, one replica keeps the initial
+        batch. Where nothing fits, an array has goodput 0, atomic batch 0 and no steps; for a single number
+        ``PlanError`` says what to change.
         """
         nodes, replicas = np.broadcast_arrays(num_nodes, num_replicas)
         low, high = atomic_bsz_range or (None, None)
-        max_batch = int(max_batch_size if max_batch_size is not None else self.init_batch_size)
+        max_batch = whole_number(
+            self.init_batch_size if max_batch_size is None else max_batch_size, name="max_batch_size"
+        )
+        micro = (low or 1, high or max_batch)
+        if nodes.ndim == 0:
+            return self._best(int(nodes), int(replicas), max_batch, micro, accumulation)
         layouts = [
-            self._best(int(n), int(r), max_batch, (low or 1, high or max_batch), accumulation)
+            self._best_or_zero(int(n), int(r), max_batch, micro, accumulation)
             for n, r in zip(nodes.ravel(), replicas.ravel(), strict=True)
         ]
-        values, atomic, steps = (np.array(column).reshape(nodes.shape)[()] for column in zip(*layouts, strict=True))
-        return values, atomic, steps
+        columns = np.array(layouts, dtype=[("goodput", float), ("atomic", int), ("steps", int)]).reshape(nodes.shape)
+        return columns["goodput"], columns["atomic"], columns["steps"]
+
+    def _best_or_zero(
+        self, nodes: int, replicas: int, max_batch: int, micro: tuple[int, int], accumulation: bool
+    ) -> tuple[float, int, int]:
+        try:
+            return self._best(nodes, replicas, max_batch, micro, accumulation)
+        except PlanError:
+            return 0.0, 0, 0
 
     def _best(
-        self, nodes: int, replicas: int, max_batch: int, bounds: tuple[int, int], accumulation: bool
+        self, nodes: int, replicas: int, max_batch: int, micro: tuple[int, int], accumulation: bool
     ) -> tuple[float, int, int]:
-        if not accumulation:
-            max_batch = self.init_batch_size if replicas == 1 else min(max_batch, replicas * bounds[1])
-        layouts = core.candidates(replicas=replicas, base=self.init_batch_size, max_batch=max_batch, micro=bounds)
-        usable = np.ones(len(layouts), bool) if accumulation else layouts.accumulation == 1
-        equal = usable & (replicas * layouts.micro_batch * layouts.accumulation == layouts.global_batch)
-        rows = np.flatnonzero(equal if np.any(equal) else usable)
-        micro, steps = layouts.micro_batch[rows], layouts.accumulation[rows] - 1
-        values = self._goodput(layouts.global_batch[rows], self._seconds(nodes, replicas, micro, steps))
+        base = self.init_batch_size
+        if replicas == 1 and not accumulation:
+            max_batch = min(base, max_batch)
+        layouts = equal_shares(
+            replicas=replicas, min_batch=base, max_batch=max_batch, micro=micro, accumulation=accumulation
+        )
+        if not len(layouts):
+            layouts = self._uneven(replicas, max_batch, micro, accumulation)
+        seconds = self._seconds(nodes, replicas, layouts.micro_batch, layouts.accumulation - 1)
+        values = self._goodput(layouts.global_batch, seconds)
         best = core.best(values)
-        return float(values[best]), int(micro[best]), int(steps[best])
+        return float(values[best]), int(layouts.micro_batch[best]), int(layouts.accumulation[best]) - 1
+
+    def _uneven(self, replicas: int, max_batch: int, micro: tuple[int, int], accumulation: bool) -> core.Candidates:
+        """Layouts with uneven shares; ``PlanError`` if there are none."""
+        if not accumulation:
+            max_batch = min(max_batch, replicas * micro[1])
+        if max_batch < self.init_batch_size:
+            raise PlanError(
+                f"the largest global batch is {max_batch} on {replicas} replica(s); expected the initial "
+                f"{self.init_batch_size} or more. Raise max_batch_size or the upper end of atomic_bsz_range, or allow "
+                f"accumulation."
+            )
+        layouts = core.candidates(replicas=replicas, base=self.init_batch_size, max_batch=max_batch, micro=micro)
+        usable = layouts.accumulation >= 1 if accumulation else layouts.accumulation == 1
+        return core.Candidates(layouts.global_batch[usable], layouts.micro_batch[usable], layouts.accumulation[usable])
 
     def _goodput(self, batch: np.ndarray, seconds: np.ndarray) -> np.ndarray:
         return core.goodput(batch, seconds, self.init_batch_size, self._noise_scale)

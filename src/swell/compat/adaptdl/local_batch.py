@@ -40,6 +40,11 @@ class LocalBatch:
         """Whether there is a bound, which lets the batch change."""
         return self.max_batch_size is not None or self.bounds is not None
 
+    @property
+    def alone(self) -> int:
+        """The batch of a single replica: what the user tuned for, but never above the maximum."""
+        return self.batch_size if self.max_batch_size is None else min(self.batch_size, self.max_batch_size)
+
     def range_on(self, replicas: int) -> tuple[int, int]:
         """The smallest and largest local batch on ``replicas`` replicas; ``PlanError`` if there is none."""
         low, high = self.bounds or (1, None)

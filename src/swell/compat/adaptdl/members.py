@@ -17,10 +17,15 @@ from swell.job import Job
 class Model(Protocol):
     """A wrapped model with its optimizer."""
 
+    name: str
     module: nn.Module
     optimizer: Optimizer
     mp_scaler: Any | None
     clipping: Clipping
+
+    def weights(self) -> dict[str, Any]:
+        """The states of model, optimizer and scheduler."""
+        ...
 
     def hand_over(self, job: Job) -> None:
         """Give the model and the optimizer to the job."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
-import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from swell.checkpoint.store import Store
 from swell.checkpoint.transfer import share_state
-from swell.compat.adaptdl.session import PART, Session, current_session, end_session
-from swell.errors import ConfigError, DamagedCheckpointError, LoopError
+from swell.compat.adaptdl.saved_states import checkpoint_folder, read_states
+from swell.compat.adaptdl.session import Session, current_session, end_session
+from swell.errors import ConfigError, LoopError
 from swell.runtime.adaptdl_environment import read_adaptdl_environment
+from swell.runtime.at_exit import AtExit
 from swell.runtime.environment import read_environment
 from swell.runtime.explicit_group import open_direct_world
 from swell.runtime.world import World, open_world
@@ -47,9 +46,8 @@ def open_session(
             nodes=adaptdl.num_nodes or launcher.nodes,
             local_rank=launcher.local_rank,
         )
-    atexit.register(_at_exit)
-    path = adaptdl.checkpoint_path or launcher.swell_run_dir
-    folder = None if path is None else Path(path)
+    session.closers.append(AtExit(close).cancel)
+    folder = checkpoint_folder()
     session.open(world, folder, None if folder is None else _shared_state(world, folder))
     return session
 
@@ -57,30 +55,14 @@ def open_session(
 def _shared_state(world: World, folder: Path) -> dict[str, Any] | None:
     """The session's state in the newest complete checkpoint, from rank 0; a newcomer reads it by itself."""
     if not world.joined:
-        return _saved_state(folder)
+        return read_states(folder)
     collective = world.collective
-    return share_state(_saved_state(folder) if collective.rank == 0 else None, collective=collective, source=0)
-
-
-def _saved_state(folder: Path) -> dict[str, Any] | None:
-    store = Store(folder, on_warning=lambda message: None)  # the job reads the same checkpoint and warns
-    for checkpoint in reversed(store.all()):
-        try:
-            return store.load(checkpoint, parts=["registered"])["registered"].get(PART)
-        except DamagedCheckpointError:
-            continue
-    return None
+    return share_state(read_states(folder) if collective.rank == 0 else None, collective=collective, source=0)
 
 
 def close() -> None:
     """End the session; the process may open another one."""
-    atexit.unregister(_at_exit)
     end_session()
-
-
-def _at_exit() -> None:
-    if getattr(sys, "last_value", None) is None:  # after an error the other replicas do not know that this one leaves
-        close()
 
 
 def address_of(init_method: str) -> tuple[str, int | None]:

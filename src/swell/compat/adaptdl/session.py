@@ -43,6 +43,7 @@ class Session:
         self._checkpoint_place: list[int] | None = None  # the place in the checkpoint that this process has read
         self._seed: int | None = None
         self._training_number: int | None = None  # the training loader of the saved run
+        self.saved_models: dict[str, Any] = {}  # models that were saved before training, by name
 
     @property
     def opened(self) -> bool:
@@ -75,6 +76,7 @@ class Session:
             self._restore_place(saved)
             self._checkpoint_place = saved["place"]
             self.states.keep(saved["states"])
+            self.saved_models = saved.get("models", {})
 
     def known_training(self) -> Loader | None:
         """The loader that trains, if that is known before the first backward pass."""

@@ -14,6 +14,7 @@ class States:
     def __init__(self) -> None:
         self._live: dict[str, NamedState] = {}
         self._saved: dict[str, Any] = {}
+        self.read = False  # whether a checkpoint was looked for
 
     def add(self, state: NamedState) -> None:
         """Add a live state; its name must be unique."""
@@ -39,7 +40,7 @@ class States:
 
     def keep(self, saved: dict[str, Any]) -> None:
         """Hold the values of a checkpoint until their owners are created."""
-        self._saved = dict(saved)
+        self._saved, self.read = dict(saved), True
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Restore every live state from the values of another replica."""

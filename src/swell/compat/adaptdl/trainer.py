@@ -12,6 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from swell.checkpoint.damage import damage_error
+from swell.checkpoint.run_lock import RunLock
 from swell.checkpoint.store import Store
 from swell.checkpoint.transfer import share_state
 from swell.compat.adaptdl.clipping import Clipping
@@ -31,7 +33,7 @@ from swell.loop.metrics import Metrics
 from swell.loop.pace import Pace
 from swell.loop.step import StepInProgress
 from swell.policies import Fixed, Goodput
-from swell.rules import as_rule, auto
+from swell.rules import as_rule, auto_by_gain
 from swell.supervisor.notice import EXIT_RESUME
 
 
@@ -59,7 +61,8 @@ class AdaptDLTorchTrainer:
             ...                                     # train with it; every replica takes its own part of the data
             trainer.step(epoch)
 
-    The batch is elastic if there is a bound. All replicas use the same local batch; one replica uses ``batch_size``.
+    The batch is elastic if there is a bound. All replicas use the same local batch; one replica uses
+    ``batch_size``, or ``max_batch_size`` if that is smaller.
     ``optimizer.step()`` sums the replicas' gradients and scales each group's learning rate for that step. ``rule`` is
     any of swell's rules; ``"auto"`` chooses by optimizer. ``learner`` has the rule and the measured noise; None before
     ``program_reentry``.
@@ -96,7 +99,7 @@ class AdaptDLTorchTrainer:
             )
         self._session: Session = session
         self.bounds.range_on(self.replicas)
-        rule = auto(type(optimizer).__name__) if self._rule == "auto" else as_rule(self._rule)
+        rule = auto_by_gain(type(optimizer).__name__) if self._rule == "auto" else as_rule(self._rule)
         learner = self.learner = Learner(
             model,
             optimizer,
@@ -145,7 +148,9 @@ class AdaptDLTorchTrainer:
         low, high = self.bounds.range_on(replicas)
         if replicas * high <= self.bounds.batch_size:
             return replicas * high
-        policy = Goodput(self.bounds.batch_size, max=replicas * high, micro=(low, high))
+        policy = Goodput(
+            self.bounds.batch_size, max=replicas * high, micro=(low, high), slack=0.08, prefer="steps", price=None
+        )
         assert self._session.world is not None
         observation = self._pace.observe(
             replicas=replicas,
@@ -162,7 +167,7 @@ class AdaptDLTorchTrainer:
     def _set_local_batch(self, global_batch: int) -> None:
         """Set each replica's batch for a global one, and scale the steps to come."""
         replicas, base = self.replicas, self.bounds.batch_size
-        self._local_batch = self.bounds.near(global_batch, replicas) if replicas > 1 else base
+        self._local_batch = self.bounds.near(global_batch, replicas) if replicas > 1 else self.bounds.alone
         self.update_scale(replicas * self._local_batch / base, replicas)
 
     def update_scale(self, scale: float, replicas: int) -> None:
@@ -281,13 +286,20 @@ class AdaptDLTorchTrainer:
             "pace": self._pace.state_dict(),
             "registered": {},  # a session looks for it in every checkpoint
         }
-        Store(self._session.folder).save(state, samples=self._samples, step=self._pace.step)
+        store = Store(self._session.folder, before_commit=self._lock.require)
+        store.save(state, samples=self._samples, step=self._pace.step)
 
     def _resume(self, learner: Learner) -> Reentry:
         session, state = self._session, None
         if session.folder is not None and session.collective.rank == 0:
-            newest = Store(session.folder).load_newest()
+            store = Store(session.folder)
+            self._lock = RunLock(session.folder)
+            self._lock.on_taken = store.take_over
+            self._lock.acquire()
+            newest = store.load_newest()
             state = None if newest is None else newest[1]
+            if newest is None and (refusal := damage_error(store.damage, store.root)) is not None:
+                raise refusal
         state = share_state(state, collective=session.collective, source=0)
         if state is None:
             return Reentry(epoch=0, local_bsz=self._local_batch)

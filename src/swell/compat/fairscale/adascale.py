@@ -20,7 +20,7 @@ from swell.compat.wrapping import WrappingOptimizer
 from swell.core.protocols import Rule
 from swell.errors import CheckpointError, ConfigError, LoopError
 from swell.gradients.factors import BiasClock, scaled
-from swell.rules import as_rule, auto
+from swell.rules import as_rule, auto_by_gain
 from swell.rules.metric import needs_preconditioned
 
 
@@ -94,7 +94,7 @@ class AdaScale(WrappingOptimizer, Joinable):
         self._replicas = Replicas(world_size, process_group)
         self._grad_scaler = grad_scaler
         sizes = None if micro_batch is None else MicroBatchSizes(micro_batch)
-        self._rule = auto(type(optimizer).__name__) if rule == "auto" else as_rule(rule)
+        self._rule = auto_by_gain(type(optimizer).__name__) if rule == "auto" else as_rule(rule)
         self._clock = BiasClock()
         self._progress = 0.0
         self._statistics = GradientStatistics(
@@ -211,11 +211,11 @@ class AdaScale(WrappingOptimizer, Joinable):
         self._measurement.commit()
         return result if loss is None else loss
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients, and forget what was measured since the last step."""
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """Clear the gradients, with the optimizer's own arguments, and forget what was measured since the last step."""
         self._measurement.require_between_steps("clear the gradients")
         self._measurement.restart()
-        super().zero_grad(set_to_none=set_to_none)
+        super().zero_grad(*args, **kwargs)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the optimizer; its gain is 1 until it has been measured."""

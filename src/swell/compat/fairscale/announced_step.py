@@ -9,6 +9,10 @@ from swell.core.counts import whole_number
 from swell.errors import ConfigError
 
 
+class SingleWorkerError(ConfigError, RuntimeError):
+    """One worker without accumulation; also a ``RuntimeError``, which FairScale raises there."""
+
+
 class AnnouncedStep:
     """The settings of a step that the script may change between two steps."""
 
@@ -36,7 +40,7 @@ class AnnouncedStep:
         """Set how many micro-batches each replica accumulates."""
         count = whole_number(count, name="num_gradients_to_accumulate")
         if self._replicas.size * count == 1 and not self._one_gradient:
-            raise ConfigError(
+            raise SingleWorkerError(
                 "num_gradients_to_accumulate is 1 on one worker; expected at least 2 gradients a step, because signal "
                 "and noise cannot be separated in one. Accumulate more, or pass single_worker='differences' to "
                 "AdaScale."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -10,7 +9,7 @@ import platform
 import uuid
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from swell.checkpoint.damage import damage_error
 from swell.checkpoint.disk import checksum_file, disk_error, sync_folder, write_file
-from swell.checkpoint.hidden_folders import HiddenFolder, hide_and_remove, remove_leftovers
+from swell.checkpoint.hidden_folders import HiddenFolder, hide_and_remove, remove_leftovers, revoke_drafts
 from swell.checkpoint.manifest import FILE_NAME, Manifest, PartEntry, from_json, to_json
+from swell.checkpoint.set_aside import set_aside
+from swell.core.regular_files import read_regular
 from swell.errors import CheckpointError, DamagedCheckpointError
 from swell.version import __version__
 
@@ -53,8 +55,9 @@ class ArrayStore:
     ('keras-000000000010', 3, [1.0, 1.0])
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, before_commit: Callable[[], None] = lambda: None) -> None:
         self.folder = Path(folder)
+        self._before_commit = before_commit  # raises if this process may not write any more
         self._run_id: str | None = None
 
     def save(
@@ -70,6 +73,7 @@ class ArrayStore:
             self.folder.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.folder)
             draft = HiddenFolder(self.folder)
+            self._before_commit()  # after the folder is made, because a newer writer takes away what is there
             archive = write_file(draft.path, _ARRAYS, lambda file: file.write(packed.getbuffer()))
             record = write_file(draft.path, _VALUES, lambda file: file.write(text.encode()))
             manifest = Manifest(
@@ -84,11 +88,14 @@ class ArrayStore:
             )
             write_file(draft.path, FILE_NAME, lambda file: file.write(to_json(manifest).encode()))
             sync_folder(draft.path)
+            self._before_commit()
             if target.exists():
                 hide_and_remove(target)
             draft.path.rename(target)
             sync_folder(self.folder)
         except OSError as error:
+            with suppress(OSError):
+                self._before_commit()  # where another process took the draft away, this says so
             raise disk_error(error, doing="saving a checkpoint", folder=self.folder) from error
         finally:
             if draft is not None:
@@ -101,17 +108,32 @@ class ArrayStore:
     def newest(self) -> SavedArrays | None:
         """The newest checkpoint that is whole, every byte checked; None if there is none.
 
-        A damaged one is named in a warning and passed over. One of a newer format raises ``CheckpointError``.
+        A damaged one is named in a warning and passed over. If all are damaged, or one is of a newer format, this
+        raises ``CheckpointError``.
         """
+        damage: list[str] = []
         for path in reversed(self._folders()):
             try:
                 saved = _read(path)
             except DamagedCheckpointError as error:
                 warnings.warn(f"{error} It is passed over.", stacklevel=2)
+                damage.append(str(error))
             else:
                 self._run_id = saved.run_id
                 return saved
+        refusal = damage_error(damage, self.folder)
+        if refusal is not None:
+            raise refusal
         return None
+
+    def take_over(self) -> None:
+        """Take away what other processes are saving; for the process that has just become the folder's one writer."""
+        revoke_drafts(self.folder)
+
+    def set_aside(self, *more: Path) -> Path | None:
+        """Move all checkpoints and ``more`` files of the folder into a new one there; where they are then."""
+        self._run_id = None
+        return set_aside([*self._folders(), *more], folder=self.folder)
 
     def _folders(self) -> list[Path]:
         return sorted(self.folder.glob("keras-*"))
@@ -123,7 +145,7 @@ class ArrayStore:
 
 def _read(path: Path) -> SavedArrays:
     with _explained(path):
-        values = json.loads((path / _VALUES).read_bytes())
+        values = json.loads(read_regular(path / _VALUES, follow=True))
         if values["format"] > FORMAT:
             raise CheckpointError(
                 f"checkpoint {path} is of format {values['format']}; expected {FORMAT} or lower. Upgrade swell, or "
@@ -131,9 +153,9 @@ def _read(path: Path) -> SavedArrays:
             )
         run_id = None
         if values["format"] == 1:
-            changed = [_ARRAYS] if hashlib.sha256((path / _ARRAYS).read_bytes()).hexdigest() != values["sha256"] else []
+            changed = [_ARRAYS] if checksum_file(path, _ARRAYS).sha256 != values["sha256"] else []
         else:
-            manifest = from_json((path / FILE_NAME).read_bytes(), where=str(path))
+            manifest = from_json(read_regular(path / FILE_NAME, follow=True), where=str(path))
             changed = [entry.path for entry in manifest.files if checksum_file(path, entry.path) != entry]
             run_id = manifest.run_id
         if changed:
@@ -153,7 +175,7 @@ def _explained(path: Path) -> Iterator[None]:
             f"checkpoint {path} cannot be read: permission denied for {error.filename}. Make it readable for this "
             "user; starting without it would repeat work."
         ) from error
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, zipfile.BadZipFile) as error:
         raise _damaged(path, f"it cannot be read ({type(error).__name__}: {error})") from error
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from swell.checkpoint.run_lock import RunLock
 from swell.core.counts import whole_number
 from swell.core.protocols import Sink
 from swell.core.types import NoiseEstimate
@@ -34,6 +35,7 @@ from swell.policies import as_policy
 from swell.policies.decision import require_noise
 from swell.rules import as_rule
 from swell.rules.metric import needs_preconditioned
+from swell.runtime.environment import read_environment
 
 
 class Elastic(keras.callbacks.Callback):
@@ -86,15 +88,24 @@ class Elastic(keras.callbacks.Callback):
         self._statistics = Statistics(every=1) if statistics is True else as_statistics(statistics)
         refuse_statistics(self._statistics)
         require_noise(self.policy, measured=self._statistics is not None)
-        self._events = RunEvents(directory, sinks)
+        environment = read_environment()
+        lock = None if directory is None else RunLock(directory, supervision=environment.supervision)
+        may_write = lock.may_write if lock is not None else lambda: True
+        self._events = RunEvents(directory, sinks, may_write=may_write)
         self._saving = RunSaving(
-            None if directory is None else ArrayStore(directory),
+            None if directory is None or lock is None else ArrayStore(directory, before_commit=lock.require),
             self._events,
             every=None if save_every is None else whole_number(save_every, name="save_every"),
+            lock=lock,
+            fresh=environment.swell_fresh and not environment.restart_count,
         )
         self._optimizer: ElasticOptimizer | None = None
         self._processes: Processes | None = None
         self._training: Training | None = None
+
+    def close(self) -> None:
+        """Let another process write ``directory``; only needed after a ``fit`` that was interrupted."""
+        self._saving.release()
 
     def optimizer(self, inner: Any) -> ElasticOptimizer:
         """Wrap an optimizer, given as Keras takes it: an object, a name such as ``"adam"``, a configuration dict."""

@@ -28,7 +28,9 @@ class RunCounts:
         self.pace = other.pace.copy()
         self.power_sum = other.power_sum
 
-    def observe(self, *, processes: int, noise: NoiseEstimate | None, total_samples: int | None) -> Observation:
+    def observe(
+        self, *, processes: int, noise: NoiseEstimate | None, total_samples: int | None, worth_power: float
+    ) -> Observation:
         """All that the policy may look at before the next step."""
         ledger = self.ledger
         return self.pace.observe(
@@ -40,6 +42,7 @@ class RunCounts:
             epoch_samples=ledger.cursor,
             epoch_size=ledger.length,
             total_samples=total_samples,
+            worth_power=worth_power,
         )
 
     def advance(self, step: Step) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,14 @@ from swell.version import __version__
 class RunEvents:
     """Builds each event and reports it; does nothing without a directory or sinks, or if another process reports."""
 
-    def __init__(self, directory: str | os.PathLike[str] | None, sinks: Sequence[Sink]) -> None:
-        self._reporter = Reporter(lambda: open_sinks(directory, progress=False, extra=sinks))
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None,
+        sinks: Sequence[Sink],
+        *,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._reporter = Reporter(lambda: open_sinks(directory, progress=False, extra=sinks, may_write=may_write))
         self._silent = directory is None and not sinks
         self._rate: Any = 0.0  # the base learning rate, or a schedule of it
 
@@ -128,6 +134,8 @@ class RunEvents:
                 signal=None if noise is None else noise.total.signal,
                 noise=None if noise is None else noise.total.noise,
                 noise_scale=None if noise is None else noise.total.noise_scale,
+                noise_low=None if noise is None else noise.interval[0],
+                noise_high=None if noise is None else noise.interval[1],
             )
         )
 

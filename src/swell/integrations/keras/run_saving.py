@@ -11,18 +11,26 @@ from typing import Any
 import keras
 import numpy as np
 
+from swell.checkpoint.disk import disk_error
+from swell.checkpoint.run_lock import RunLock
 from swell.errors import CheckpointError
 from swell.integrations.keras.array_store import ArrayStore
 from swell.integrations.keras.processes import Processes
 from swell.integrations.keras.run_events import RunEvents
 from swell.integrations.keras.step_sequence import StepSequence
+from swell.telemetry import LOG_NAME
 
 
 class RunSaving:
     """Saves a model, its optimizer and the run's counts, and restores them; without a store it does nothing."""
 
-    def __init__(self, store: ArrayStore | None, events: RunEvents, *, every: int | None) -> None:
+    def __init__(
+        self, store: ArrayStore | None, events: RunEvents, *, every: int | None, lock: RunLock | None, fresh: bool
+    ) -> None:
         self._store, self._events, self._every = store, events, every
+        self._lock, self._fresh = lock, fresh
+        if store is not None and lock is not None:
+            lock.on_taken = store.take_over
         self._restored = False
 
     def is_due(self, step: int) -> bool:
@@ -48,10 +56,23 @@ class RunSaving:
         self._events.saved(manifest, path, held_s=time.perf_counter() - start)
 
     def restore(self, model: Any, steps: StepSequence, processes: Processes) -> None:
-        """Continue from the newest checkpoint, once; every process reads it for itself."""
-        if self._store is None or self._restored:
+        """Continue from the newest checkpoint, once; every process reads it for itself.
+
+        The chief process becomes the folder's one writer before, or raises ``RunFolderError`` if another run is.
+        """
+        if self._store is None:
+            return
+        if processes.chief and self._lock is not None:
+            try:
+                self._lock.acquire()
+                if self._fresh and self._lock.begins and not self._restored:
+                    self._store.set_aside(self._store.folder / LOG_NAME)
+            except OSError as error:
+                raise disk_error(error, doing="locking the run", folder=self._store.folder) from error
+        if self._restored:
             return
         self._restored = True
+        processes.numbers(0.0)  # nobody reads before the chief has the folder
         saved = self._store.newest()
         if saved is not None:
             variables = _variables(model)
@@ -69,6 +90,11 @@ class RunSaving:
                 f"the processes have read checkpoints of steps {', '.join(f'{n:.0f}' for n in numbers)} in "
                 f"{self._store.folder}; expected one step. Give a directory that all processes share."
             )
+
+    def release(self) -> None:
+        """A fit is over: let others write the folder."""
+        if self._lock is not None:
+            self._lock.release()
 
 
 def _variables(model: Any) -> dict[str, list[Any]]:

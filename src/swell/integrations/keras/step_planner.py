@@ -16,6 +16,7 @@ from swell.policies import is_finished
 from swell.policies.decision import follows_noise
 from swell.rules import effective_step
 from swell.rules.metric import WARM_UP_STEPS, needs_preconditioned
+from swell.rules.worth import worth_power
 
 
 class StepPlanner:
@@ -39,7 +40,7 @@ class StepPlanner:
 
     @rule.setter
     def rule(self, rule: Rule) -> None:
-        self._rule, self._preconditioned = rule, needs_preconditioned(rule)
+        self._rule, self._preconditioned, self._worth_power = rule, needs_preconditioned(rule), worth_power(rule)
 
     @property
     def noise(self) -> NoiseEstimate | None:
@@ -59,7 +60,12 @@ class StepPlanner:
         """
         ledger, pace = counts.ledger, counts.pace
         while True:
-            seen = counts.observe(processes=self.grid.processes, noise=self.noise, total_samples=self.total_samples)
+            seen = counts.observe(
+                processes=self.grid.processes,
+                noise=self.noise,
+                total_samples=self.total_samples,
+                worth_power=self._worth_power,
+            )
             self.finished = self._can_finish and is_finished(self._policy, seen)
             if self.finished:
                 return None
@@ -82,7 +88,7 @@ class StepPlanner:
         passes, number = self._passes(plan)
         moments, preconditioned = self._meter.moments()
         state = ScaleState(
-            scale=count / pace.base,
+            scale=counts.ledger.base_steps(*span, base=pace.base),
             base_batch=pace.base,
             moments=moments,
             preconditioned=preconditioned,

@@ -146,6 +146,7 @@ class Training:
         if self._has_own_function:
             self._model.train_function = None  # Keras makes its own again
         self._events.run_ended(self.steps)
+        self._saving.release()
         if self._warning_filter is not None:
             self._warning_filter.__exit__(None, None, None)
             self._warning_filter = None

@@ -14,7 +14,7 @@ def autoscale(base: int, *, max_batch: int, bounds: tuple[int, int], accumulatio
 
     Without accumulation a single replica keeps the base batch, as in the original.
     """
-    policy = Goodput(base, max=max_batch, micro=bounds)
+    policy = Goodput(base, max=max_batch, micro=bounds, slack=0.08, prefer="steps", price=None)
     return policy if accumulation else OnePass(policy)
 
 

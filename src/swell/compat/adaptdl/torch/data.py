@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch.utils.data import IterableDataset, Sampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from swell.compat.adaptdl.session import current_session
 from swell.compat.adaptdl.torch import loops
@@ -93,12 +93,13 @@ class AdaptiveDataLoaderHelper:
     def job_settings(self) -> dict[str, Any]:
         """The arguments of a job that trains with this loader."""
         if self._max_batch_size is None:
-            return {"batch": self.batch_size, "statistics": Statistics(split_every=None)}
+            return {"batch": self.batch_size, "statistics": Statistics(split_every=None, budget=None)}
         max_batch = min(self._max_batch_size, self._length)
         low, high = self._bounds or (None, None)
         bounds = (low or 1, min(high or max_batch, max_batch))
         policy = autoscale(self.batch_size, max_batch=max_batch, bounds=bounds, accumulation=self._accumulation)
-        return {"batch": policy, "micro": bounds[1]}
+        # No budget: the length of a loop is told before it begins, so it must be known which steps are split.
+        return {"batch": policy, "micro": bounds[1], "statistics": Statistics(budget=None)}
 
     def hand_over(self, job: Job) -> None:
         """Give the data to the job."""
@@ -228,12 +229,15 @@ class AdaptiveDataLoaderMixin:
     training = property(lambda self: self._elastic.training)
 
 
-class AdaptiveDataLoader(AdaptiveDataLoaderMixin):
+class AdaptiveDataLoader(DataLoader, AdaptiveDataLoaderMixin):
     """Batches of a map-style data set; ``batch_size`` is the global batch, over all replicas.
 
     Takes the arguments of ``torch.utils.data.DataLoader`` except samplers. A loop over the training loader trains if
     gradients are enabled and a wrapped model is in training mode: each sample is then committed with the step that used
     it. Every other loop evaluates: each sample comes once, on one replica.
+
+    It is a ``DataLoader`` for code that asks, and has its attributes. ``sampler`` is an :class:`ElasticSampler` to read
+    from; the loader chooses its order by itself, so nothing that is set on the sampler changes it.
     """
 
     def __init__(self, dataset: Any, batch_size: int = 1, shuffle: bool = False, **kwargs: Any) -> None:
@@ -244,24 +248,25 @@ class AdaptiveDataLoader(AdaptiveDataLoaderMixin):
                 f"AdaptiveDataLoader was given {argument}; expected a map-style data set, whose order it chooses "
                 f"itself. Use swell.Job.loader for samplers and streams."
             )
-        super().__init__(batch_size)
-        self.dataset, self.batch_size, self.shuffle = dataset, self._elastic.batch_size, shuffle
-        self.drop_last = bool(kwargs.pop("drop_last", False))
-        self.num_workers = int(kwargs.get("num_workers", 0))
-        self._loading = kwargs
-        self._evaluation: loops.Evaluation | None = None
-        length = len(dataset)
+        length, drop_last = len(dataset), bool(kwargs.pop("drop_last", False))
         if length == 0:
             raise DataError("the data set has 0 samples; expected at least 1. Check the path of your data.")
-        source = {"dataset": dataset, "shuffle": shuffle, "drop_last": self.drop_last, **kwargs}
+        global_batch = whole_number(batch_size, name="batch_size")
+        sampler = ElasticSampler(dataset, shuffle=shuffle)
+        DataLoader.__init__(self, dataset, global_batch, sampler=sampler, drop_last=drop_last, **kwargs)
+        AdaptiveDataLoaderMixin.__init__(self, global_batch)
+        self.global_batch, self.shuffle = global_batch, shuffle
+        self._loading = kwargs
+        self._evaluation: loops.Evaluation | None = None
+        source = {"dataset": dataset, "shuffle": shuffle, "drop_last": drop_last, **kwargs}
         self._elastic.set_source(length, source)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if loops.trains(self._elastic):
             return loops.training_loop(self._elastic, self._elastic.tally)
         if self._evaluation is None:
             self._evaluation = loops.Evaluation(
-                self.dataset, self.batch_size, shuffle=self.shuffle, drop_last=self.drop_last, loading=self._loading
+                self.dataset, self.global_batch, shuffle=self.shuffle, drop_last=self.drop_last, loading=self._loading
             )
         return loops.evaluation_loop(self._elastic, self._evaluation)
 
@@ -272,14 +277,14 @@ class AdaptiveDataLoader(AdaptiveDataLoaderMixin):
         batches of that loop; otherwise those of the next. A step that is split in two to be measured has two batches,
         and an autoscaled epoch lasts until its progress is reached.
         """
-        session, helper, size = current_session(), self._elastic, len(self.dataset)
+        session, helper, size = current_session(), self._elastic, self._elastic.end_index
         autoscaled = helper.max_batch_size is not None
         if self.training and session.job is not None:
             return batches_of_loop(session, helper.tally, session.job, autoscaled=autoscaled, drop_last=self.drop_last)
         if autoscaled:
             policy = helper.job_settings()["batch"]
             return batches_of_first_loop(session, policy, length=size, drop_last=self.drop_last)
-        whole, rest = divmod(size, self.batch_size)
+        whole, rest = divmod(size, self.global_batch)
         return whole + (rest > 0 and not self.drop_last)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from swell.compat.adaptdl.session import Session
+from swell.core.base_steps import base_steps, base_steps_of_epoch
 from swell.core.planning import plan_remainder
 from swell.core.protocols import Policy
 from swell.core.types import Plan
@@ -41,32 +42,40 @@ class Forecast:
     batch: int  # at most a pass
     lay_out: Callable[[int], Plan]
     rank: int
-    gain: Callable[[int], float]
+    base: int
+    gain: Callable[[float], float]  # of a step, by the number of base steps in its samples
     splits: Callable[[int], bool]  # whether a step of one batch is split in two to be measured
 
     def ahead(self, *, position: int, progress: float, step: int, target: float | None) -> int:
         """Batches of this replica to the end of the pass; with a target, pass after pass until it is reached."""
-        plan, gain = self.lay_out(self.batch), max(self.gain(self.batch), _LEAST_GAIN)
+        plan, whole = self.lay_out(self.batch), self.batch / self.base
+        gain_of_whole = max(self.gain(whole), _LEAST_GAIN)
         share, splittable = len(plan.shares[self.rank]), plan.num_micro_batches == 1 and self.batch > 1
         batches = 0
-        while target is None or progress < target:
+        while target is None or progress < target * (1 - 1e-9):
             rest = self.length - position
             if rest >= self.batch:
                 batches += share + (splittable and self.splits(step))
+                worth = self._base_steps(position, position + self.batch)
+                gain = gain_of_whole if worth == whole else max(self.gain(worth), _LEAST_GAIN)
                 position, progress, step = position + self.batch, progress + gain, step + 1
             elif rest and not self.drop_last:
                 batches += len(self.lay_out(rest).shares[self.rank])  # the short last step of a pass is never split
-                position, progress, step = self.length, progress + self.gain(rest), step + 1
+                gain = self.gain(self._base_steps(position, self.length))
+                position, progress, step = self.length, progress + gain, step + 1
             elif target is None:
                 break
             else:
                 position = 0
         return batches
 
+    def _base_steps(self, start: int, stop: int) -> float:
+        return base_steps(start, stop, base=self.base, length=self.length, drop_last=self.drop_last)
+
 
 def target_of(session: Session, job: Job) -> float:
     """The progress at which the next autoscaled loop ends, in base steps."""
-    epoch = job.engine.state.ledger.length / job.engine.state.pace.base  # base steps of one
+    epoch = job.engine.state.ledger.base_steps_of_epoch(job.engine.state.pace.base)
     return (session.place.epoch + 1) * epoch if session.place.in_epoch else job.progress + epoch
 
 
@@ -78,7 +87,7 @@ def batches_of_loop(session: Session, tally: Tally, job: Job, *, autoscaled: boo
     pace, forecast = state.pace, _forecast(job, drop_last=drop_last)
     loop = () if tally.under_way else (state.samples, place.epoch, place.in_epoch)
     layout = (forecast.batch, pace.micro, pace.max_micro, job.replicas, job.rank)
-    basis = (*loop, *layout, engine.planner.awaits_noise, round(forecast.gain(forecast.batch), 2))
+    basis = (*loop, *layout, engine.planner.awaits_noise, round(forecast.gain(forecast.batch / forecast.base), 2))
     if basis != tally.basis:  # scripts ask at every batch, and a forecast goes through all the steps of an epoch
         batches, position, target = 0, state.ledger.cursor, engine.horizon.target
         if tally.under_way:  # count batches of committed steps, because the forecast includes the step under way
@@ -102,10 +111,13 @@ def batches_of_first_loop(session: Session, policy: Policy, *, length: int, drop
         batch=min(policy.base, length),
         lay_out=lambda count: plan_remainder(count, session.collective.size),
         rank=session.collective.rank,
-        gain=lambda count: min(1.0, count / policy.base),
+        base=policy.base,
+        gain=lambda worth: min(1.0, worth),
         splits=lambda step: statistics.splits(step, awaited=awaited),
     )
-    return forecast.ahead(position=0, progress=0.0, step=0, target=length / policy.base)
+    return forecast.ahead(
+        position=0, progress=0.0, step=0, target=base_steps_of_epoch(length, base=policy.base, drop_last=drop_last)
+    )
 
 
 def _forecast(job: Job, *, drop_last: bool) -> Forecast:
@@ -114,8 +126,8 @@ def _forecast(job: Job, *, drop_last: bool) -> Forecast:
     batch = steps.chosen.batch if steps.under_way and steps.chosen is not None else pace.batch
     scale, window = batch / pace.base, learner.noise.window
 
-    def gain(count: int) -> float:
-        _, total = learner.states(scale=count / pace.base, progress=pace.progress, samples=state.samples)
+    def gain(worth: float) -> float:
+        _, total = learner.states(scale=worth, progress=pace.progress, samples=state.samples)
         return learner.rule.gain(total)
 
     return Forecast(
@@ -124,6 +136,7 @@ def _forecast(job: Job, *, drop_last: bool) -> Forecast:
         batch=min(batch, state.ledger.length),
         lay_out=lambda count: pace.lay_out(batch, count, replicas=job.replicas, split=False),
         rank=job.rank,
+        base=pace.base,
         gain=gain,
         splits=lambda step: statistics is not None and statistics.splits(step, scale, window, awaited=awaited),
     )

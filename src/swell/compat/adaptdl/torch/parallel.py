@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from types import CellType, FunctionType
 from typing import Any
 
@@ -30,6 +31,18 @@ from swell.loop.step import StepInProgress
 
 _TWICE = "optimizer.step() was called twice for one batch; expected one call. Call it once for each batch."
 _DDP = frozenset(inspect.signature(DistributedDataParallel.__init__).parameters) - {"self", "module"}
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedState:
+    """What was wrapped, under the names by which scripts read it from the original: ``model._state.model``."""
+
+    adp: AdaptiveDataParallel
+    model: nn.Module
+    optimizer: Optimizer
+    lr_scheduler: Any | None
+    mp_scaler: Any | None
+    name: str
 
 
 class AdaptiveDataParallel(nn.Module):
@@ -85,11 +98,14 @@ class AdaptiveDataParallel(nn.Module):
         self.scaling_rule.initialize(self, optimizer)
         self.gns = GradientNoiseScale(self.noise_estimate)
         session.states.add(NamedState(name, lambda: None, self._capture_scaler, self._restore_scaler))
-        self._name = name
+        self.name = name
+        self._state = WrappedState(self, model, optimizer, lr_scheduler, mp_scaler, name)
         self.learner: Learner | None = None
         self._warned = False
         self._patch = PatchedStep(optimizer, self._step)
         self.clipping = Clipping(optimizer, lambda: self._patch.inside)
+        if name in session.saved_models:
+            self._restore_weights(session.saved_models[name])
         state = [*model.parameters(), *model.buffers()]
         session.collective.broadcast_tensors([tensor.detach() for tensor in state], source=0)
         session.models.append(self)
@@ -137,13 +153,25 @@ class AdaptiveDataParallel(nn.Module):
 
     def hand_over(self, job: Job) -> None:
         """Give the model and the optimizer to the job."""
-        rule = by_noise(self.scaling_rule.rule(self.optimizer, job.engine.state.pace.base))
+        rule = self.scaling_rule.rule(self.optimizer, job.engine.state.pace.base)
+        rule = by_noise(rule, self.gns.gain, num_groups=len(self.optimizer.param_groups))
         job.wrap(self.module, self.optimizer, scheduler=self.lr_scheduler, schedule="manual", rule=rule)
         learner = self.learner = job.engine.state.learners[-1]
         learner.noise.reports_loss = False
         # Average over AdaptDL's thousand base batches from the first step on, so that users know the figures.
         learner.noise.average_with(lambda: MomentAverage(base_batch=job.engine.state.pace.base))
-        current_session().states.load(self._name)
+        current_session().states.load(self.name)
+
+    def weights(self) -> dict[str, Any]:
+        """The states of model, optimizer and scheduler."""
+        parts = {"model": self.module, "optimizer": self.optimizer, "scheduler": self.lr_scheduler}
+        return {name: part.state_dict() for name, part in parts.items() if part is not None}
+
+    def _restore_weights(self, saved: dict[str, Any]) -> None:
+        self.module.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        if self.lr_scheduler is not None and "scheduler" in saved:
+            self.lr_scheduler.load_state_dict(saved["scheduler"])
 
     def _capture_scaler(self) -> Any:
         return None if self.mp_scaler is None else self.mp_scaler.state_dict()

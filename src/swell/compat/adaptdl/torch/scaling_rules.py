@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,12 +89,12 @@ class LEGWScale(ScalingRuleBase):
 
 
 class SuitingScale(ScalingRuleBase):
-    """The rule that suits the optimizer: AdamScale for Adam and AdamW, swell's ``auto`` for the others."""
+    """The rule that suits the optimizer: AdamScale for Adam and AdamW, swell's ``auto_by_gain`` for the others."""
 
     def rule(self, optimizer: Optimizer, base_batch: int) -> Rule:
         """The rule that the job uses."""
         name = type(optimizer).__name__
-        return rules.AdamScale() if name in _ADAM else rules.auto(name)
+        return rules.AdamScale() if name in _ADAM else rules.auto_by_gain(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class ByNoise:
     """A rule's factors with the progress of the measured gain, by which AdaptDL counts under every rule."""
 
     rule: Rule
-    progress: Rule
+    progress: Callable[[float], float] = field(repr=False)  # the gain at a scale
 
     def factors(self, state: ScaleState) -> Factors:
         """The factors of the rule."""
@@ -109,15 +110,16 @@ class ByNoise:
 
     def gain(self, state: ScaleState) -> float:
         """The gain by the gradient's noise."""
-        return self.progress.gain(state)
+        return self.progress(state.scale)
 
 
-def by_noise(rule: Rule) -> Rule:
-    """The rule with AdaptDL's count of progress; a rule that measures the gain stays as it is."""
+def by_noise(rule: Rule, progress: Callable[[float], float], *, num_groups: int) -> Rule:
+    """The rule with AdaptDL's count of progress; a rule that measures the gain of a single group stays as it is."""
     inner = rule
     while (next_inner := getattr(inner, "rule", None)) is not None:
         inner = next_inner
-    return rule if isinstance(inner, (rules.AdaScale, rules.AdamScale)) else ByNoise(rule, rules.AdaScale())
+    measures = isinstance(inner, (rules.AdaScale, rules.AdamScale))
+    return rule if measures and num_groups == 1 else ByNoise(rule, progress)
 
 
 class _OwnScale:

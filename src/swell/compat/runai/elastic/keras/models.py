@@ -52,6 +52,13 @@ class Model:
             )
         return self._elastic.fit(self.model, **arguments)
 
+    def fit_generator(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse: Keras 3 has no such method, and a generator has no length."""
+        raise LoopError(
+            "fit_generator was called; expected fit, because Keras 3 has no fit_generator. Call model.fit(data) with "
+            "arrays, a keras.utils.PyDataset or a tf.data.Dataset."
+        )
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["model"], name)
 

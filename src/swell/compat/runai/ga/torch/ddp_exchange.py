@@ -59,7 +59,7 @@ class DDPExchange:
 
     def sum(self, gradients: GradientSum, count: int) -> int:
         """Leave the sum over replicas in ``.grad`` on each; returns how many micro-batches are in it."""
-        if self._model is None or self._collective is None or self._collective.size == 1:
+        if self._model is None or self._collective is None:
             gradients.release(gradients.codes())
             return count
         counts = torch.tensor([count], dtype=torch.float64, device=gradients.parameters[0].device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -20,8 +21,20 @@ OWN = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """``optimizer.runai``, under which Run:AI kept its settings."""
+
+    steps: int  # calls of ``step()`` that make one real step
+    taken: int  # calls since the last real step
+
+
 class Accumulating:
-    """The part that an accumulating optimizer adds to the optimizer's own class."""
+    """The part that an accumulating optimizer adds to the optimizer's own class.
+
+    ``zero_grad`` is the class's own, with its own arguments. It clears what backward() left; what is accumulated stays
+    until a real step has used it.
+    """
 
     _steps: int
     _taken: int  # micro-batches since the last step
@@ -66,9 +79,10 @@ class Accumulating:
         self._gradient_sum.clear()
         return count > 0
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear what backward() left. What is accumulated stays until a real step has used it."""
-        super().zero_grad(set_to_none=set_to_none)  # type: ignore[misc]
+    @property
+    def runai(self) -> Accumulation:
+        """How far the accumulation is."""
+        return Accumulation(steps=self._steps, taken=self._taken)
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, with the gradients accumulated so far; safe to load with ``weights_only=True``."""

@@ -1,4 +1,4 @@
-"""FairScale's optimizers: ``AdaScale``, and ``AdaScaleWrapper``, which takes parameters as an optimizer does."""
+"""The module in which FairScale keeps both optimizers; ``AdaScaleWrapper`` makes the inner one itself."""
 
 from __future__ import annotations
 
