@@ -1,11 +1,21 @@
 # `make demo` shows what swell does, `make test` proves it. Both need Python 3.11 or newer and make, nothing else: the rest is
-# installed into .venv, once, and again only when pyproject.toml or constraints.txt has changed.
+# installed into .venv, once, and again only when pyproject.toml or constraints.txt has changed. Another Python gets an
+# environment of its own: `make test-fast PYTHON=python3.13` makes .venv-3.13 and leaves .venv as it is.
 
 PYTHON ?= python3
 WORKERS ?= 2
 SOAK_SECONDS ?= 300
 
-VENV := .venv
+ifeq ($(origin PYTHON),file)
+  SUFFIX :=
+else
+  SUFFIX := -$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+  ifeq ($(SUFFIX),-)
+    $(error swell: PYTHON is $(PYTHON); expected a Python interpreter. Give for example PYTHON=python3.13)
+  endif
+endif
+VENV := .venv$(SUFFIX)
+VENV_KERAS := .venv-keras$(SUFFIX)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install --no-compile --constraint constraints.txt
@@ -16,7 +26,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-keras soak check bench docs clean
+.PHONY: help demo test test-fast test-keras test-trackers soak check bench docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -28,26 +38,31 @@ test: check docs ## everything: format, lint, types, layers, documentation, ever
 	@echo "swell: running every test on $(WORKERS) workers"
 	@$(BIN)/python -m pytest -n $(WORKERS) -q
 	@$(MAKE) --no-print-directory test-keras
+	@$(MAKE) --no-print-directory test-trackers
 
 test-keras: ## the Keras tests on torch, jax and tensorflow, each in its own process and in .venv-keras
-	@PYTHON=$(PYTHON) sh scripts/keras_environment.sh
-	@.venv-keras/bin/python scripts/keras_tests.py
+	@PYTHON=$(PYTHON) VENV=$(VENV_KERAS) sh scripts/keras_environment.sh
+	@$(VENV_KERAS)/bin/python scripts/keras_tests.py
+
+test-trackers: ## the sinks for W&B, Trackio, MLflow and Prometheus against the real packages, in .venv-trackers
+	@PYTHON=$(PYTHON) sh scripts/trackers_environment.sh
+	@.venv-trackers/bin/python -m pytest -q tests/telemetry/test_trackers.py
 
 test-fast: $(VENV)/.stamp-dev ## the quick tests, which start no other process
 	@echo "swell: running the fast tests on $(WORKERS) workers"
 	@$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not distributed"
 
-soak: $(VENV)/.stamp-run ## strike the workers of a small run for SOAK_SECONDS (300); fails if a sample is lost or repeated
-	@rm -rf runs/soak
-	@$(BIN)/swell chaos --workers 1:3 --start 3 --mtbf 5 --kinds kill,term,stop --hang-timeout 5 --duration $(SOAK_SECONDS) \
-	  --show none --run-dir runs/soak scripts/soak.py
+soak: $(VENV)/.stamp-run ## strike two small runs in every way for SOAK_SECONDS (300) and report; fails if anything is lost
+	@$(BIN)/python scripts/run_soak.py $(SOAK_SECONDS) runs/soak
 
-check: $(VENV)/.stamp-dev ## format, lint, types and layers, without running anything
+check: $(VENV)/.stamp-dev ## format, lint, types, layers, licences and known vulnerabilities, without running anything
 	@echo "swell: checking format, lint, types and layers"
 	@$(BIN)/ruff format --check --quiet || (echo "swell: run $(BIN)/ruff format" >&2; exit 1)
 	@$(BIN)/ruff check --quiet
-	@$(BIN)/pyright --warnings
+	@$(BIN)/pyright --warnings --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python scripts/licences.py
+	@$(BIN)/python scripts/audit.py
 
 bench: $(VENV)/.stamp-dev ## every benchmark under benchmarks/, one after the other
 	@for bench in benchmarks/*/run.py; do echo "swell: $$bench"; $(BIN)/python $$bench || exit 1; done
@@ -57,7 +72,7 @@ docs: $(VENV)/.stamp-dev ## build the documentation into site/, failing on any b
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove .venv and everything that was built
-	rm -rf $(VENV) .venv-keras site build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache swell-demo
+	rm -rf .venv .venv-* site build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache docs/generated swell-demo
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

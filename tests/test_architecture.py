@@ -37,7 +37,7 @@ MOST_METHODS, MOST_ARGUMENTS = 20, 8
 FACES = {  # constructors that users call, some with the signatures of other libraries
     "src/swell/job/job.py Job",
     "src/swell/compat/fairscale/adascale.py AdaScale",
-    "src/swell/compat/fairscale/optim.py AdaScaleWrapper",
+    "src/swell/compat/fairscale/optim/adascale.py AdaScaleWrapper",
     "src/swell/compat/variable_batch_size/sampler.py CustomSampler",
     "src/swell/integrations/keras/elastic.py Elastic",
 }

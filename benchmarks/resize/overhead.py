@@ -20,7 +20,7 @@ from typing import Any
 
 from processes import HERE, about, free_port, started, swell_run, torchrun, torchrun_variables, wait_for
 
-STEPS = 20  # of a block; the first one is not counted, for it comes after a wait
+STEPS = 20  # of a block; the first one is not counted, because it comes after a wait
 NAMES = ("swell run", "torchrun")
 
 

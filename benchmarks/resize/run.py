@@ -41,7 +41,7 @@ Figures = dict[str, list[dict[str, float]]]
 
 
 def steady(folder: Path, replicas: int) -> None:
-    """Wait until so many workers have done a few steps together."""
+    """Wait until this many workers have done a few steps together."""
     begun = len(read_notes(folder))
 
     def reached(notes: list[dict[str, Any]]) -> bool:

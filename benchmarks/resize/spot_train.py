@@ -59,7 +59,7 @@ def main() -> None:
     with swell.Job(folder, batch=batch, base=BASE, rule="adascale", seed=seed, device="cpu", progress=False) as job:
         job.wrap(model, optimizer, scheduler=falling)
         loader = job.loader(train_set, shuffle=True)
-        for _ in job.until(epochs=passes):  # as much progress as so many passes with the base batch
+        for _ in job.until(epochs=passes):  # as much progress as this many passes with the base batch
             for images, labels in loader:
                 job.backward(F.cross_entropy(model(images), labels))
                 job.step()

@@ -35,7 +35,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     notes, doom = Notes(args.folder), Doom(args.folder)
-    with swell.Job(args.folder / "saved", batch=BATCH, rule="constant", progress=False, device="cpu") as job:
+    with swell.Job(args.folder, batch=BATCH, rule="constant", progress=False, device="cpu") as job:
         model = network()
         job.wrap(model, optimizer_of(model))
         loader = job.loader(data(), shuffle=True)

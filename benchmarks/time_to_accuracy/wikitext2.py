@@ -124,7 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--rows", type=int, help="train on so many sequences only")
+    parser.add_argument("--rows", type=int, help="train on the first N sequences only")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "wikitext2.json")
     given = parser.parse_args()
     folder = os.environ.get("SWELL_DATA")

@@ -7,7 +7,8 @@ from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
+WRITTEN = [page for page in sorted((ROOT / "docs").rglob("*.md")) if "generated" not in page.parts]
+PAGES = [ROOT / "README.md", *WRITTEN, *sorted((ROOT / "examples").rglob("*.md"))]
 FENCE = re.compile(
     r"^(?P<indent> *)```(?:python\b|\{\.python\b)(?P<info>[^\n]*)\n(?P<code>.*?)^(?P=indent)```",
     re.MULTILINE | re.DOTALL,

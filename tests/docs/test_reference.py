@@ -57,7 +57,7 @@ def test_the_methods_are_those_of_the_job_with_their_signatures() -> None:
 
 
 def test_the_figures_are_those_of_the_job() -> None:
-    with swell.Job(batch=8) as job:
+    with swell.Job(batch=8, statistics=True) as job:
         figures = {name for name in dir(job) if not name.startswith("_") and not inspect.ismethod(getattr(job, name))}
     (rows,) = tables(section(REFERENCE, "## Figures"))
     assert {name for row in rows for name in code_in(row[0])} == {f"job.{name}" for name in figures - FOR_FACADES}

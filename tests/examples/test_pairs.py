@@ -16,7 +16,13 @@ from swell.telemetry import read_events
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PAIRS = sorted(path.parent.name for path in EXAMPLES.glob("*/train_torch.py"))
 MOST_CHANGED_LINES = 15
-A_FEW_STEPS = {"image_classifier": "256", "language_model": "160"}  # samples; no fewer than the largest batch
+A_FEW_STEPS = {  # samples; no fewer than the largest batch
+    "image_classifier": "256",
+    "language_model": "160",
+    "lora": "128",
+    "streaming": "128",
+    "vae": "128",
+}
 
 
 @pytest.mark.parametrize("name", PAIRS)
