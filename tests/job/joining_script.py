@@ -62,9 +62,8 @@ for epoch in job.epochs(2):
     if kind == "rollouts":
         fresh = job.share(lambda: torch.randn(N, 6).double())
         data.tensors[0].copy_(fresh)
-        if job.samples % N == 0:  # at the start of the epoch, not for a worker that joins in it
-            replay.rows[replay.count : replay.count + N] = fresh[:, 0]
-            replay.count += N
+        replay.rows[epoch * N : (epoch + 1) * N] = fresh[:, 0]  # a worker that joins does it again
+        replay.count = (epoch + 1) * N
     rows: set[int] = set()  # of this step; one that is given up is done again with all of them
     for x, y, index in loader:
         time.sleep(0.1)

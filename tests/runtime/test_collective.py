@@ -191,3 +191,25 @@ def test_cut_connections_free_the_others_whoever_still_holds_the_group() -> None
     survivors = [result for rank, result in enumerate(results) if rank != 1]
     assert all(outcome == "noticed" for outcome, _ in survivors)
     assert sum(severed for _, severed in survivors) > 0
+
+
+def begin_a_sum_and_leave_it(collective: Collective, _: int = 0) -> list[bool]:
+    assert isinstance(collective, TorchCollective)
+    done = collective.begin_sum(torch.ones(3))
+    done.wait()
+    collective.settle()
+    settled = [collective.stuck]
+    if collective.rank == 0:
+        collective.begin_sum(torch.ones(3))
+        collective.settle()
+    settled.append(collective.stuck)
+    collective.barrier()
+    if collective.rank != 0:
+        collective.begin_sum(torch.ones(3)).wait()
+    return settled
+
+
+@pytest.mark.distributed
+def test_a_group_with_an_exchange_that_does_not_end_counts_as_stuck() -> None:
+    first, *others = run_workers(3, begin_a_sum_and_leave_it, 0)
+    assert first == [False, True] and others == [[False, False]] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -14,6 +15,7 @@ from swell.errors import ConfigError, WorldError
 from swell.runtime.peer_failures import lost_peers_as_world_errors
 
 _POLL = timedelta(seconds=0.5)  # how often a wait checks whether a peer is known to be lost
+_SETTLE_S = 1.0  # for exchanges to fail once their connections are cut
 BUCKET_BYTES = 32 * 2**20  # tensors travel together up to this size, so that the copy they need stays small
 
 
@@ -67,6 +69,7 @@ class TorchCollective:
         self.device = torch.device(device)
         self.lost = False
         self.stuck = False
+        self._begun: list[dist.Work] = []  # exchanges that nobody has waited for yet
         self.underway: Callable[[], None] | None = None  # called while tensors are under way, for faults on purpose
         self.waiting: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while this one waits for peers
         self.poll: Callable[[], None] = _nothing  # called now and then while it waits
@@ -130,7 +133,7 @@ class TorchCollective:
             return
         with lost_peers_as_world_errors("summing tensors"):
             flights = [
-                (bucket, flat, dist.all_reduce(flat, group=self._group_of(flat), async_op=True))
+                (bucket, flat, self._begin(dist.all_reduce(flat, group=self._group_of(flat), async_op=True)))
                 for bucket, flat in _flattened(tensors)
             ]
             if self.underway is not None:
@@ -149,7 +152,7 @@ class TorchCollective:
         """
         with lost_peers_as_world_errors("summing tensors"):
             group = self.group if tensor.device.type != "cpu" or self._sums_on_cpu else self.control_group
-            work = dist.all_reduce(tensor, group=group, async_op=True)
+            work = self._begin(dist.all_reduce(tensor, group=group, async_op=True))
         if self.underway is not None:
             self.underway()
         return PendingTensor(self, tensor, work)
@@ -165,7 +168,7 @@ class TorchCollective:
             for bucket, flat in _flattened(tensors):
                 group = self._group_of(flat)
                 root = dist.get_global_rank(group, source)
-                flights.append((bucket, flat, dist.broadcast(flat, src=root, group=group, async_op=True)))
+                flights.append((bucket, flat, self._begin(dist.broadcast(flat, src=root, group=group, async_op=True))))
             self._land(flights)
 
     def barrier(self) -> None:
@@ -180,9 +183,24 @@ class TorchCollective:
             return
         if on_device:
             work.wait()
-            return
-        with self.waiting():
-            self._finish(work)
+        else:
+            with self.waiting():
+                self._finish(work)
+        self._begun = [other for other in self._begun if other is not work]
+
+    def settle(self) -> None:
+        """The connections were cut: give every exchange under way a moment to fail; ``stuck`` where one does not."""
+        deadline = time.monotonic() + _SETTLE_S
+        while any(not work.is_completed() for work in self._begun):
+            if time.monotonic() > deadline:
+                self.stuck = True
+                return
+            time.sleep(0.001)
+
+    def _begin(self, work: dist.Work | None) -> dist.Work | None:
+        if work is not None:
+            self._begun.append(work)
+        return work
 
     def _finish(self, work: dist.Work) -> None:
         while True:

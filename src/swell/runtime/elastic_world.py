@@ -185,6 +185,7 @@ class ElasticWorld:
 
     def _leave_at_exit(self) -> None:
         """The script has ended without closing its job; a group with a lost or stuck member is left as it is."""
+        self._link.say("done")  # an interpreter ends slowly, and the others must not wait for it in another world
         collective = self._collective
         if isinstance(collective, TorchCollective) and not (collective.lost or collective.stuck):
             drop_default_group(collective)
@@ -247,8 +248,11 @@ class ElasticWorld:
         """Cut every connection of the present group, so that no neighbour waits for this worker, and forget it."""
         with self._lock:
             self._connections.sever()
-            if isinstance(self._collective, TorchCollective) and self._collective.stuck:
-                keep_for_ever(self._collective)
+            if isinstance(self._collective, TorchCollective):
+                if self._backend == "gloo":
+                    self._collective.settle()
+                if self._collective.stuck:
+                    keep_for_ever(self._collective)
             self._collective = None
         abort_default_group(self._backend)
 

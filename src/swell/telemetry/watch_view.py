@@ -163,7 +163,7 @@ def spark(values: list[float], *, width: int = 16) -> str:
     """A small curve of the values, averaged over equal parts.
 
     >>> spark([8.0, 6.0, 4.0, 2.0, 1.0, 1.0], width=3)
-    '█▄▁'
+    '█▃▁'
     """
     numbers = [value for value in values[-4096:] if math.isfinite(value)]
     if len(numbers) < 2:
