@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from swell.core.events import EpochEnded, EpochStarted, Event, Resized, RunStarted, Stepped, StepSkipped
 
@@ -53,8 +54,11 @@ def report_chaos(events: Iterable[Event], fault_times: Sequence[float] | None = 
     it count as rewound and are repeated. An epoch that the log calls complete must have had all its samples.
 
     ``fault_times`` say when workers were struck. A run goes back only if all workers of its world are lost, so each of
-    them must have been struck since that world was formed.
+    them must have been struck since that world was formed. An event's time is at most that of any later one, because
+    a worker whose clock was struck is ahead of the others.
     """
+    events = list(events)
+    times = list(accumulate((event.time for event in reversed(events)), min))[::-1]
     ends: list[int] = []  # total samples after each step that was not undone
     position: int | None = None  # where the next step must begin; None before anything is known
     lost = repeated = passed_over = redone = rewound = from_beginning = 0
@@ -62,12 +66,12 @@ def report_chaos(events: Iterable[Event], fault_times: Sequence[float] | None = 
     unexplained, replicas, formed_at = 0, 0, 0.0
     rewinds: list[tuple[int, int]] = []
     size: int | None = None
-    for event in events:
+    for event, happened_at in zip(events, times, strict=True):
         if isinstance(event, RunStarted):
             before = len(ends)
             if ends and ends[-1] > event.samples and fault_times is not None:
-                unexplained += sum(formed_at <= at <= event.time for at in fault_times) < replicas
-            replicas, formed_at = event.replicas, event.time
+                unexplained += sum(formed_at <= at <= happened_at for at in fault_times) < replicas
+            replicas, formed_at = event.replicas, happened_at
             while ends and ends[-1] > event.samples:
                 ends.pop()
                 rewound += 1
@@ -94,7 +98,7 @@ def report_chaos(events: Iterable[Event], fault_times: Sequence[float] | None = 
                 lost += max(0, size - event.samples)
                 repeated += max(0, event.samples - size)
         elif isinstance(event, Resized):
-            replicas, formed_at = event.after, event.time - (event.pause_s or 0.0)
+            replicas, formed_at = event.after, happened_at - (event.pause_s or 0.0)
             if event.pause_s is not None:
                 pauses.append(event.pause_s)
     return ChaosReport(
