@@ -101,8 +101,9 @@ def soak(folder: Path, *, strikes: int, seconds: float) -> dict[str, Any]:
     took_s = time.monotonic() - began_at
     left = left_over(folder, temporary)
     rows = {}
-    for model, report in reports.items():
-        step, error = difference(folder, model)
+    with ThreadPoolExecutor() as pool:
+        compared = list(pool.map(lambda model: difference(folder, model), MODELS))
+    for (model, report), (step, error) in zip(reports.items(), compared, strict=True):
         report |= {"strikes": sum(report["faults"].values()), "compared_at": step, "weights_off_by": error}
         clean = report["exit"] in (0, 3) and error < 1e-6
         report["failed"] = not clean or report["strikes"] < share

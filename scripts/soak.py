@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 import swell
 from swell.checkpoint.cadence import Cadence
 
-SAMPLES, EPOCHS, STEP_S = 2000, 1_000_000, 0.01
+SAMPLES, EPOCHS, STEP_S = 2000, 1_000_000, 0.05
 SAVE_S = 5.0  # often, so that losing all workers at once costs little
 FILL = "." * 64  # so that an output that nobody reads is soon full
 

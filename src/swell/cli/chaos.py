@@ -107,18 +107,17 @@ def _run(args: Namespace) -> int:
     if strikes is not None:
         parts: dict[str, Any] = {"start_again": lambda: _start_again(args), "tap": tap}
         chaos = Chaos(run_folder(args), strikes, write=lambda line: print_note(f"! {line}"), **parts)
-    left_behind, kinds = 0, () if strikes is None else strikes.kinds
+    kinds = () if strikes is None else strikes.kinds
     with chaos or nullcontext():
         if args.preload is not None or any(kind in RELAUNCHED for kind in kinds):
             struck = (lambda pid: None) if chaos is None else chaos.struck
             start = _starter(options, variables, preload=args.preload)
-            status, left_behind = run_and_relaunch(start, struck=struck, tap=tap)
+            status = run_and_relaunch(start, struck=struck, tap=tap)
         else:
             status = start_run(options, variables=variables)
     if args.keep is not None:
         shutil.copytree(run_folder(args), args.keep, ignore=shutil.ignore_patterns("control"), dirs_exist_ok=True)
-    let_in = 0 if chaos is None else chaos.let_in
-    left_behind += 0 if chaos is None else chaos.left_behind
+    let_in, left_behind = (0, 0) if chaos is None else (chaos.let_in, chaos.left_behind)
     if not log.exists():
         raise ConfigError(
             f"the run ended with status {status} and wrote no events; expected a script that trains with swell.Job. If "

@@ -14,6 +14,7 @@ from swell.errors import ConfigError
 Write = Callable[[str], None]
 
 _FRAME_S = 0.5
+_LAST_S = 2.0  # how long the end of a run waits for a terminal that takes nothing
 _CLEAR = "\r\x1b[K"
 
 
@@ -59,9 +60,12 @@ class RunLine:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join(2.0)
-        with self._lock:
-            self._draw(_CLEAR)
+        self._thread.join(_LAST_S)
+        if self._lock.acquire(timeout=_LAST_S):  # whoever has it is stuck, because nobody reads the terminal
+            try:
+                self._draw(_CLEAR)
+            finally:
+                self._lock.release()
         self._run.reader.close()
 
     def write(self, line: str) -> None:

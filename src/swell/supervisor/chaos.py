@@ -18,7 +18,7 @@ from typing import Any
 
 from swell.errors import ConfigError
 from swell.supervisor.control import ask
-from swell.supervisor.process_identity import identity_of, is_running, is_stopped
+from swell.supervisor.process_identity import identity_of, is_running
 from swell.supervisor.relaunch import Tap
 from swell.supervisor.strike_signals import STRIKE_SIGNALS
 from swell.supervisor.surroundings import NETWORK, SURROUNDINGS, struck
@@ -212,25 +212,23 @@ class Chaos:
             ranked = [worker["pid"] for worker in status["workers"] if worker["rank"] is not None]
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._random.choice(ranked), signal.SIGSTOP)
-        stopped = [pid for pid in workers if is_stopped(pid)]  # this time or before: none of them can end by itself
-        self._supervisors[status["pid"]] = [pid for pid in workers if pid not in stopped]
+        self._supervisors[status["pid"]] = workers
         self._count(kind, workers=len(workers))
+        left = {pid: identity_of(pid) or "" for pid in workers}
         with contextlib.suppress(ProcessLookupError):
             os.kill(status["pid"], signal.SIGKILL)
-        if stopped:
-            thread = threading.Thread(target=self._let_go_on, args=(stopped,), name="swell-chaos-stale", daemon=True)
-            self._lasting[f"stale {status['pid']}"] = thread
-            thread.start()
+        thread = threading.Thread(target=self._see_off, args=(left,), name="swell-chaos-workers", daemon=True)
+        self._lasting[f"workers of {status['pid']}"] = thread
+        thread.start()
 
-    def _let_go_on(self, stopped: list[int]) -> None:
-        """Let stopped workers continue when their run has been resumed without them; they must end."""
-        left = {pid: identity_of(pid) or "" for pid in stopped}
+    def _see_off(self, left: dict[int, str]) -> None:
+        """Workers without a supervisor end; those that were stopped continue when their run has been resumed."""
         self._wait_for_training()
-        _signal(left, signal.SIGCONT)
+        _signal([pid for pid, identity in left.items() if is_running(identity)], signal.SIGCONT)
         deadline = time.monotonic() + _GIVE_UP_S
         while left and time.monotonic() < deadline:
-            time.sleep(0.1)
             left = {pid: identity for pid, identity in left.items() if is_running(identity)}
+            time.sleep(0.1)
         self.left_behind += len(left)
         _signal(left, signal.SIGKILL)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from swell.supervisor.process_identity import identity_of, is_running
+from swell.supervisor.process_identity import identity_of, is_running, is_stopped
 
 _LEAVE_S = 120.0  # how long workers may take to save and end when their supervisor is gone
 _PIPE_BYTES = 4096  # so that an output that nobody reads is full soon
@@ -69,13 +69,13 @@ class Tap:
 
 def run_and_relaunch(
     start: Callable[[int], Process], *, struck: Callable[[int], Iterable[int] | None], tap: Tap
-) -> tuple[int, int]:
-    """Run to the end; the exit status, and the number of workers that outlived a supervisor for too long.
+) -> int:
+    """Run to the end; the exit status.
 
     ``start`` starts a supervisor whose standard output is the given descriptor. ``struck`` gives the workers of a
-    supervisor, by its process id, that was killed on purpose; None if it was not.
+    supervisor, by its process id, that was killed on purpose; None if it was not. They save and end before the next
+    one is started, except those that are stopped.
     """
-    left_behind = 0
     while True:
         output, descriptor = os.pipe()
         try:
@@ -86,8 +86,8 @@ def run_and_relaunch(
             status = child.wait()
         workers = struck(child.pid)
         if status >= 0 or workers is None:
-            return (status if status >= 0 else 128 - status), left_behind
-        left_behind += _wait_for_end(workers)
+            return status if status >= 0 else 128 - status
+        _wait_for_end(workers)
 
 
 @contextmanager
@@ -102,11 +102,9 @@ def _signals_passed_to(child: Process) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _wait_for_end(workers: Iterable[int]) -> int:
-    """Wait until these processes are gone; how many are not."""
-    left = {identity for pid in workers if (identity := identity_of(pid)) is not None}
-    deadline = time.monotonic() + _LEAVE_S
+def _wait_for_end(workers: Iterable[int]) -> None:
+    """Wait until these processes are gone or stopped."""
+    left, deadline = {pid: identity_of(pid) or "" for pid in workers}, time.monotonic() + _LEAVE_S
     while left and time.monotonic() < deadline:
-        left = {identity for identity in left if is_running(identity)}
+        left = {pid: identity for pid, identity in left.items() if is_running(identity) and not is_stopped(pid)}
         time.sleep(0.05)
-    return len(left)

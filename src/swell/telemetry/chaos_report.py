@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -54,11 +55,12 @@ def report_chaos(events: Iterable[Event], fault_times: Sequence[float] | None = 
     it count as rewound and are repeated. An epoch that the log calls complete must have had all its samples.
 
     ``fault_times`` say when workers were struck. A run goes back only if all workers of its world are lost, so each of
-    them must have been struck since that world was formed. An event's time is at most that of any later one, because
-    a worker whose clock was struck is ahead of the others.
+    them must have been struck since that world was formed. A world is not formed later than the next one: a worker
+    whose clock was struck is ahead of the others.
     """
     events = list(events)
-    times = list(accumulate((event.time for event in reversed(events)), min))[::-1]
+    times = [event.time if isinstance(event, RunStarted | Resized) else math.inf for event in events]
+    times = list(accumulate(reversed(times), min))[::-1]
     ends: list[int] = []  # total samples after each step that was not undone
     position: int | None = None  # where the next step must begin; None before anything is known
     lost = repeated = passed_over = redone = rewound = from_beginning = 0
