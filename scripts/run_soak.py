@@ -41,7 +41,7 @@ def strike(folder: Path, model: str, *, strikes: int, seconds: float, kinds: tup
     """Strike one model; the report of swell chaos, with its exit status."""
     run = folder / model
     line = [sys.executable, "-m", "swell", "chaos", "--json", "--show", "first", "--run-dir", str(run)]
-    line += ["--workers", "1:3", "--start", "3", "--mtbf", "1.5", "--at-once", "3", "--kinds", ",".join(kinds)]
+    line += ["--workers", "1:3", "--start", "3", "--mtbf", "1", "--at-once", "4", "--kinds", ",".join(kinds)]
     line += ["--stop-after", str(strikes), "--duration", str(seconds), "--seed", str(MODELS.index(model))]
     line += ["--hang-timeout", "5", "--stall-timeout", "8", "--grace", "20", "--disk", "256", "--preload", PRELOAD]
     line += ["--keep", str(folder / f"{model}-end"), str(SCRIPT), str(run), model]
@@ -154,6 +154,12 @@ def table(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def publish(facts: dict[str, Any], page: Path) -> None:
+    """Put the report between the marks of a page."""
+    before, _, rest = page.read_text().partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{table(facts)}\n{END}{rest.partition(END)[2]}")
+
+
 def main() -> int:
     """Run it and publish the report; the exit status."""
     parser = argparse.ArgumentParser(description="Strike two kinds of model in every way there is, and report.")
@@ -169,8 +175,7 @@ def main() -> int:
     if args.json is not None:
         args.json.write_text(json.dumps(facts, indent=2) + "\n")
     if args.page is not None:
-        before, _, rest = args.page.read_text().partition(BEGIN)
-        args.page.write_text(f"{before}{BEGIN}\n{table(facts)}\n{END}{rest.partition(END)[2]}")
+        publish(facts, args.page)
     return int(facts["failed"])
 
 

@@ -123,7 +123,9 @@ def _supervise(run_dir: str, command: tuple[str, str], settings: dict[str, Any],
         signal.signal(number, signal.SIG_DFL)
     os.environ.update(environ)
     sizes = parse_sizes(settings.pop("workers"))
-    options = RunOptions(command=command, run_dir=Path(run_dir), sizes=sizes, show="none", worker=ForkedWorker, **settings)
+    options = RunOptions(
+        command=command, run_dir=Path(run_dir), sizes=sizes, show="none", worker=ForkedWorker, **settings
+    )
     with (Path(run_dir).parent / "terminal").open("a") as terminal:
         code = supervise(options, write=lambda line: print(line, file=terminal, flush=True))
     os._exit(code)

@@ -233,6 +233,29 @@ def test_a_private_folder_that_is_removed_is_made_again(tmp_path: Path, monkeypa
     assert not list(temporary.glob("swell-*"))
 
 
+@pytest.mark.distributed
+def test_a_folder_that_workers_made_after_their_supervisor_and_its_folder_were_gone_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    with SupervisedRun(tmp_path, "--workers", "2", "--grace", "4") as run:
+        run.training([1, 2])
+        workers = {worker["member"]: worker["pid"] for worker in run.status()["workers"]}
+        shutil.rmtree(run.status()["private_folder"])
+        os.kill(workers[2], signal.SIGSTOP)
+        run.process.kill()
+        run.process.wait()
+        run.wait_for(lambda: not Path(f"/proc/{workers[1]}").exists())  # it went on alone, and saved
+        os.kill(workers[2], signal.SIGKILL)
+        assert list(temporary.glob("swell-*/alone-*"))
+    (tmp_path / "other").mkdir()
+    with SupervisedRun.of(tmp_path / "other", "--workers", "1", WORKER, "train") as run:
+        formed(run, [1])
+        assert not list(temporary.glob("swell-*/alone-*"))
+
+
 def test_what_a_killed_supervisor_left_behind_is_removed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
