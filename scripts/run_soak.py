@@ -41,7 +41,7 @@ def strike(folder: Path, model: str, *, strikes: int, seconds: float, kinds: tup
     """Strike one model; the report of swell chaos, with its exit status."""
     run = folder / model
     line = [sys.executable, "-m", "swell", "chaos", "--json", "--show", "first", "--run-dir", str(run)]
-    line += ["--workers", "1:3", "--start", "3", "--mtbf", "1", "--at-once", "4", "--kinds", ",".join(kinds)]
+    line += ["--workers", "1:3", "--start", "3", "--mtbf", "0.8", "--at-once", "4", "--kinds", ",".join(kinds)]
     line += ["--stop-after", str(strikes), "--duration", str(seconds), "--seed", str(MODELS.index(model))]
     line += ["--hang-timeout", "5", "--stall-timeout", "8", "--grace", "20", "--disk", "256", "--preload", PRELOAD]
     line += ["--keep", str(folder / f"{model}-end"), str(SCRIPT), str(run), model]

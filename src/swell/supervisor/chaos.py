@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -16,10 +17,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from swell.core.regular_files import read_regular
 from swell.errors import ConfigError
 from swell.supervisor.control import ask
 from swell.supervisor.process_identity import identity_of, is_running
 from swell.supervisor.relaunch import Tap
+from swell.supervisor.run_dir import RunDir
 from swell.supervisor.strike_signals import STRIKE_SIGNALS
 from swell.supervisor.surroundings import NETWORK, SURROUNDINGS, struck
 
@@ -253,11 +256,19 @@ class Chaos:
         if self._start_again is None:
             return
         process, deadline = self._start_again(), time.monotonic() + _GIVE_UP_S
+        writes = False
         while process.poll() is None and time.monotonic() < deadline and not self._over.wait(0.1):
-            pass
-        if process.poll() is None:
+            writes = writes or self._writer() == process.pid
+        if process.poll() is None:  # a slow machine
             process.kill()
-        self.let_in += process.wait() == 0 or time.monotonic() >= deadline
+        self.let_in += process.wait() == 0 or writes
+
+    def _writer(self) -> int | None:
+        """The process that writes the run's folder, as its record says."""
+        try:
+            return json.loads(read_regular(RunDir(self._run_dir).job_folder / "writer.json", limit=2**16))["pid"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def _ask(self, word: str, **facts: Any) -> dict[str, Any] | None:
         """The supervisor's answer; None while the run starts or ends, or if it refuses."""

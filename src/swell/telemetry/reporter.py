@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from swell.core.events import Event, Stepped, from_json, to_json
+from swell.core.protocols import Sink
 from swell.telemetry.fanout import Fanout
 from swell.telemetry.log import EventLog, last_step
 
@@ -52,8 +53,8 @@ class Reporter:
             self._sinks = self._open_sinks()
         missed = None if self._reported or self._step is event else self._step
         self._reported = True
-        if missed is not None and not _holds(self._sinks, missed):
-            self._sinks.emit(missed)
+        if missed is not None:
+            self._sinks.emit(missed, to=_lacking(self._sinks, missed))
         self._sinks.emit(event)
 
     def close(self) -> None:
@@ -63,7 +64,8 @@ class Reporter:
             self._sinks = None
 
 
-def _holds(sinks: Fanout, step: Stepped) -> bool:
-    """Whether a log has the step already, or there is no log to look at."""
+def _lacking(sinks: Fanout, step: Stepped) -> Sequence[Sink]:
+    """The sinks that do not know the step: all if no log has it, otherwise the other logs; none without a log."""
     logs = [sink for sink in sinks.sinks if isinstance(sink, EventLog)]
-    return not logs or any(last_step(log.path) >= step.step for log in logs)
+    lacking = [log for log in logs if last_step(log.path) < step.step]
+    return sinks.sinks if logs and len(lacking) == len(logs) else lacking
