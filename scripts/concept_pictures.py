@@ -326,9 +326,7 @@ def goodputs() -> Picture:
     picture.text(*_shift(left.at(3000, 0.25), -14, 20), "worth of a sample", "b ink", "end")
     picture.text(*_shift(left.at(512, 1), 0, -8), "goodput", "a ink", "middle")
     right = Panel(picture, 440, 84, 290, 176, (64, 8192), (0, 10_500), log_x=True)
-    right.axes(
-        [64, 512, 4096], [0, 4000, 8000], x_label="batch, in samples", y_label="goodput, weighted samples a second"
-    )
+    right.axes([64, 512, 4096], [0, 4000, 8000], x_label="batch, in samples", y_label="goodput at three noise scales")
     for phi, kind in ((200.0, "d"), (1000.0, "a"), (5000.0, "c")):
 
         def value(size: float, phi: float = phi) -> float:
@@ -337,7 +335,7 @@ def goodputs() -> Picture:
         right.curve(value, f"{kind} line")
         top = max(sizes, key=value)
         picture.dot(*right.at(top, value(top)), f"{kind} fill")
-        picture.text(*_shift(right.at(top, value(top)), 0, 20), f"noise scale {phi:,.0f}", f"{kind} ink", "middle")
+        picture.text(*_shift(right.at(top, value(top)), 0, -9), f"{phi:,.0f}", f"{kind} ink", "middle")
     picture.text(
         28, 318, "The best batch grows with the noise scale, which grows during a run: so the batch does too.", "soft"
     )
