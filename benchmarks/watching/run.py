@@ -92,32 +92,36 @@ def middle(values: list[float]) -> dict[str, Any]:
 
 def logging_cost(folder: Path, steps: str, *, turns: int) -> dict[str, Any]:
     """Processor time of turns with the log over turns without it, and of the log alone in both threads."""
-    switch, times = Switch(folder / "events.jsonl"), {True: [], False: []}
+    switch, times, walls = Switch(folder / "events.jsonl"), {True: [], False: []}, {True: [], False: []}
     spent, began, beside, in_turn, number = [0.0, 0.0], time.process_time(), 0.0, STEPS[steps][1], 0
+    wall_began = time.perf_counter()
 
     def after_turn() -> None:
-        nonlocal number, began, beside
+        nonlocal number, began, beside, wall_began
         number += 1
         here = time.thread_time()
         switch.log.flush()  # what the thread would do next belongs to this turn
         here, now, thread = time.thread_time() - here, time.process_time(), log_thread_s()
         if number > 2:
             times[switch.on].append((now - began) / in_turn)
+            walls[switch.on].append((time.perf_counter() - wall_began) / in_turn)
             if switch.on:
                 spent[0] += switch.spent_s
                 spent[1] += thread - beside + here
         switch.on, switch.spent_s = not switch.on, 0.0
-        beside, began = log_thread_s(), time.process_time()
+        beside, began, wall_began = log_thread_s(), time.process_time(), time.perf_counter()
 
     train(steps, 2 * turns + 2, [switch], None, after_turn)
     ratios = [on / off for on, off in zip(times[True], times[False], strict=False)]
-    step_s, logged = statistics.median(times[False]), len(times[True]) * in_turn
+    step_s, wall_s = statistics.median(times[False]), statistics.mean(walls[True])
+    logged = len(times[True]) * in_turn
     return {
-        "step_ms": round(1000 * step_s, 2),
+        "step_ms": round(1000 * step_s, 2),  # of the processor
+        "wall_ms": round(1000 * wall_s, 2),  # longer, where other programs have the processor too
         "training_thread_us": round(1e6 * spent[0] / logged, 1),
         "log_thread_us": round(1e6 * spent[1] / logged, 1),
-        "share": round(spent[0] / logged / step_s, 6),
-        "share_with_thread": round(sum(spent) / logged / step_s, 6),
+        "training_thread_share": round(spent[0] / logged / step_s, 6),  # of the step's processor time
+        "log_thread_share": round(spent[1] / logged / wall_s, 6),  # of the wall's, by which it wakes up
         **middle(ratios),
     }
 
