@@ -44,9 +44,9 @@ test-keras: ## the Keras tests on torch, jax and tensorflow, each in its own pro
 	@PYTHON=$(PYTHON) VENV=$(VENV_KERAS) sh scripts/keras_environment.sh
 	@$(VENV_KERAS)/bin/python scripts/keras_tests.py
 
-test-trackers: ## the sinks for W&B, Trackio, MLflow and Prometheus against the real packages, in .venv-trackers
+test-trackers: ## the sinks for trackers against the real packages, and a job in a real notebook, in .venv-trackers
 	@PYTHON=$(PYTHON) sh scripts/trackers_environment.sh
-	@.venv-trackers/bin/python -m pytest -q tests/telemetry/test_trackers.py
+	@.venv-trackers/bin/python -m pytest -q tests/telemetry/test_trackers.py tests/telemetry/test_notebook.py
 
 test-fast: $(VENV)/.stamp-dev ## the quick tests, which start no other process
 	@echo "swell: running the fast tests on $(WORKERS) workers"
