@@ -6,6 +6,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from swell.job.learner import Learner
 from swell.job.random_streams import RandomStreams
 
+_address = Tensor.data_ptr
 SMALL = 2**16  # elements; torch does not count what batch norm's kernels write to its statistics
 
 
@@ -39,6 +41,7 @@ class _SmallBuffers:
 
     def __init__(self, slots: list[tuple[dict[str, Tensor | None], str]]) -> None:
         self._slots = slots
+        self._owners, self._names = [owner for owner, _ in slots], [name for _, name in slots]
         self._read()
 
     def _read(self) -> None:
@@ -56,17 +59,15 @@ class _SmallBuffers:
 
     def copy(self) -> None:
         """Copy them all, whether or not they were written to: torch does not count what kernels write."""
-        for (owner, name), tensor in zip(self._slots, self._tensors, strict=True):
-            if owner.get(name) is not tensor:
-                self._read()
-                return
-        if [tensor.data_ptr() for tensor in self._present] != self._addresses:
+        present = list(map(dict.get, self._owners, self._names))
+        moved = not all(map(is_, present, self._tensors))
+        if moved or list(map(_address, self._present)) != self._addresses:
             self._read()
             return
         for _, flat, values in self._kinds:
             torch.cat(flat, out=values)
         for tensor, values in self._others:
-            values.copy_(tensor)
+            values.copy_(tensor.detach())
 
     def undo(self) -> None:
         """Put them back."""
@@ -113,13 +114,15 @@ class Rollback:
         if self._random is not None:
             self._random.begin_step(samples)
 
-    @torch.no_grad()
     def begin_step(self) -> None:
         """Copy what has changed since the last step began."""
         if self._small is not None:
             self._small.copy()
-        if not self._copies:
-            return
+        if self._copies:
+            self._copy_written()
+
+    @torch.no_grad()
+    def _copy_written(self) -> None:
         written: dict[tuple[torch.dtype, torch.device], list[_BufferCopy]] = {}  # one kind is copied in one call
         for buffer in self._copies:
             now = buffer.owner.get(buffer.name)
