@@ -15,7 +15,8 @@ def main() -> int:
     command = [sys.executable, "-m", "pytest", "tests/trainers", "-q", "--override-ini", "filterwarnings=default"]
     command += ["--override-ini", "addopts=--import-mode=importlib --strict-markers", *sys.argv[1:]]
     quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **quiet}
+    preload = {"TEST_PRELOAD": "transformers.trainer,accelerate,datasets,swell.integrations.transformers.trainer"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **quiet, **preload}
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
