@@ -59,9 +59,10 @@ def test_at_a_fixed_batch_on_one_process_it_is_the_plain_trainer(tmp_path: Path,
 def test_one_two_and_three_workers_give_the_same_weights(tmp_path: Path, kind: str) -> None:
     # 100 samples at a batch of 16: the last step has four, the shares of three workers are uneven.
     more, digits = KINDS[kind]
-    chosen = {"data": "numbers" if kind == "numbers" else "sentences", **more, "eval": 21, "args": {"per_device_train_batch_size": 4, "eval_strategy": "steps",
-              "eval_steps": 3, "per_device_eval_batch_size": 4}, "job": {"batch": 16}}  # fmt: skip
-    alone, *others = [train_on(n, settings(tmp_path / str(n), 100, **chosen)) for n in (1, 2, 3)]
+    evaluated = {"eval_strategy": "steps", "eval_steps": 3, "per_device_eval_batch_size": 4}
+    args = {"per_device_train_batch_size": 4, **evaluated}
+    chosen = {"data": "numbers" if kind == "numbers" else "sentences", **more, "eval": 21, "job": {"batch": 16}}
+    alone, *others = [train_on(n, settings(tmp_path / str(n), 100, args=args, **chosen)) for n in (1, 2, 3)]
     assert alone["steps"] == 14
     for other in others:
         near(other, alone, digits)

@@ -23,9 +23,9 @@ from swell.checkpoint.cadence import Cadence
 from swell.core.protocols import Policy, Rule
 from swell.errors import ConfigError, LoopError
 from swell.integrations.accelerate.one_process import become_one_process, follow_rank
+from swell.integrations.training_source import job_loader
 from swell.integrations.transformers.figures import Figures
 from swell.integrations.transformers.flow import BaseStepFlow
-from swell.integrations.transformers.loader_source import job_loader
 from swell.integrations.transformers.loss_items import items_in
 from swell.integrations.transformers.record import TrainerRecord
 from swell.integrations.transformers.refusals import refuse_arguments, refuse_devices, refuse_generating
@@ -37,6 +37,8 @@ from swell.integrations.transformers.update_watch import UpdateWatch
 from swell.job import Job
 from swell.loop.statistics import Statistics
 from swell.runtime.at_exit import AtExit
+from swell.runtime.environment import read_environment
+
 
 class _Stopped(Exception):
     """A callback asked to stop before the end of the run."""
@@ -353,7 +355,8 @@ class Elastic:
         if peers.generation == self._generation:
             return
         self._generation = peers.generation
-        follow_rank(peers.rank, elastic=peers.elastic)
+        before = peers.elastic and not self.job.engine.recovery.joined  # then by its name, so that one of all is first
+        follow_rank((read_environment().swell_member or 0) if before else peers.rank, elastic=peers.elastic)
         state = getattr(self, "state", None)
         if state is None:
             return
