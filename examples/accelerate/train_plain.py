@@ -5,10 +5,9 @@ import argparse
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
+from swell.demo.digits import load_digits  # the data that comes with swell; any data set will do
 from torch import nn
 from torch.utils.data import DataLoader
-
-from swell.demo.digits import load_digits  # the data that comes with swell; any data set will do
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=3)

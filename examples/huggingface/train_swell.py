@@ -4,11 +4,10 @@ import argparse
 import os
 from pathlib import Path
 
-import torch
-from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
-
 import swell
+import torch
 from swell.transformers import Trainer
+from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--limit", type=int, default=2_000, help="samples")

@@ -23,10 +23,12 @@ def train(settings: dict[str, Any]) -> dict[str, Any]:
         from swell.accelerate import Accelerator  # type: ignore[assignment]
 
     torch.set_num_threads(1)
-    accelerator: Any = Accelerator(cpu=True, gradient_accumulation_steps=4, **settings.get("accelerator", {}))
+    accelerator: Any = Accelerator(
+        cpu=True, gradient_accumulation_steps=settings.get("accumulation", 4), **settings.get("accelerator", {})
+    )
     model: Any = tiny.Regression()
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
-    train_loader: Any = DataLoader(tiny.numbers(settings["samples"]), batch_size=4)
+    train_loader: Any = DataLoader(tiny.numbers(settings["samples"]), batch_size=settings.get("micro", 4))
     eval_loader: Any = DataLoader(tiny.numbers(21, seed=2), batch_size=4)
     scheduler: Any = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=14)
     model, optimizer, train_loader, eval_loader, scheduler = accelerator.prepare(

@@ -161,10 +161,6 @@ class Accelerator(accelerate.Accelerator):
         """Nothing to do: the job accumulates by itself."""
         return contextlib.nullcontext()
 
-    def no_sync(self, model: Any) -> Any:
-        """Nothing to do: gradients are exchanged once, when a step is complete."""
-        return contextlib.nullcontext()
-
     @property
     def sync_gradients(self) -> bool:
         """Whether the micro-batch under way completes the step on this worker."""
