@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from swell.core.events import Saved
 from swell.supervisor.control import ask
+from swell.telemetry import read_events
 from tests.supervisor.forked import ForkedRun
 from tests.trainers.accelerate_worker import train
 from tests.trainers.test_transformers_elastic import wait_for
@@ -80,5 +82,5 @@ def test_save_state_in_the_loop_saves_the_run(tmp_path: Path) -> None:
     saved = {"samples": 100, "save_at": 3, "accelerator": {"run_dir": str(tmp_path / "run")}}
     results = run_processes(3, train, saved, timeout_s=300)
     near(results[0], train({"samples": 100}))
-    events = (tmp_path / "run" / "events.jsonl").read_text()
-    assert '"saved"' in events or '"Saved"' in events
+    steps = [event.step for event in read_events(tmp_path / "run" / "events.jsonl") if isinstance(event, Saved)]
+    assert steps[0] == 4  # asked for in the third step, and saved by all workers after the next

@@ -72,7 +72,7 @@ class Saving:
             )
             options.lock.on_taken = self._store.take_over
             self._saver = AsyncSaver(self._store, on_saved=self._saved, on_warning=self._failed)
-        self._requested = False  # whether this replica was asked for a save at the next chance
+        self.requested = False  # whether a facade's script has asked for a save after the next step
         self._failed_at: float | None = None  # when the last save failed, where no later one has succeeded
         self._last, self._saved_once = self._mark(), False
 
@@ -86,17 +86,13 @@ class Saving:
         self._saver.poll()
         if self._saver.busy:
             return False
-        if self._requested:
+        if self.requested:
             return True
         now = self._mark()
         if self._failed_at is not None and now.time_s - self._failed_at >= _AGAIN_S and self._cadence != Cadence():
             return True
         then = Mark(time_s=now.time_s, samples=now.samples + samples, step=now.step + 1)
         return self._cadence.due(then, last=self._last) or self._first_due(now, samples)
-
-    def request(self) -> None:
-        """Vote for a save after the next step; for facades whose script asks in the middle of a loop."""
-        self._requested = True
 
     def _first_due(self, now: Mark, samples: int) -> bool:
         """Whether the run has no checkpoint yet and should have one, so that losing all workers early costs little."""
@@ -135,7 +131,7 @@ class Saving:
                 return  # a replica is still writing, as all of them know
             if wait:
                 self._peers.collective.barrier()
-        self._last, self._saved_once, self._requested = self._mark(), True, False
+        self._last, self._saved_once, self.requested = self._mark(), True, False
 
     def _save_now(self, saver: AsyncSaver, state: dict[str, Any], about: dict[str, Any]) -> None:
         """Save and wait; where the disk takes nothing, try again for some time, because room may be made on it."""

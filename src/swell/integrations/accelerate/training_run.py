@@ -121,7 +121,7 @@ class TrainingRun:
         if self.job is None or self._turns is None:
             raise LoopError("there is nothing to save yet: save_state was called before the training loop.")
         if self.training:
-            self.job.engine.saving.request()
+            self.job.engine.saving.requested = True
         else:
             self.job.save()
 
