@@ -39,6 +39,8 @@ from swell.loop.statistics import Statistics
 from swell.runtime.at_exit import AtExit
 from swell.runtime.environment import read_environment
 
+TOLD = ("loss", "flos", "num_input_tokens_seen")  # metrics of the job that are the trainer's own
+
 
 class _Stopped(Exception):
     """A callback asked to stop before the end of the run."""
@@ -100,7 +102,8 @@ class Elastic:
         self._flow = BaseStepFlow(lambda: self.job.engine.peers.mark("evaluating"))
         callbacks = self.callback_handler.callbacks
         callbacks[:] = [self._flow if type(each) is DefaultFlowCallback else each for each in callbacks]
-        callbacks.insert(0, Figures(self.job))
+        self._figures = Figures(self.job)
+        callbacks.insert(0, self._figures)
 
     def create_accelerator_and_postprocess(self) -> None:
         """Make the job, then the accelerator of a single process: the job alone exchanges anything."""
@@ -257,6 +260,7 @@ class Elastic:
     def _between_steps(self) -> None:
         self._follow_world()
         self._record.at("step", self.job.steps, self._end_step)
+        self._begun = False
         self._leave_if_asked()
 
     def _leave_if_asked(self) -> None:
@@ -266,7 +270,6 @@ class Elastic:
     def _end_step(self) -> None:
         if not self._begun:  # this replica had no sample in it
             self._call_back("on_step_begin")
-        self._begun = False
         state, samples = self.state, self._loader.samples
         self._flow.previous = state.global_step
         state.global_step = min(int(self.job.progress + 1e-6), state.max_steps)
@@ -296,6 +299,7 @@ class Elastic:
         results = self.job.metrics.results()
         self.current_flos += results.get("flos", 0.0)
         self.state.num_input_tokens_seen += int(results.get("num_input_tokens_seen", 0))
+        self._figures.metrics = {name: value for name, value in results.items() if name not in TOLD}
         steps = max(1, self.state.global_step - self._globalstep_last_logged)
         self._tr_loss = torch.tensor(results.get("loss", 0.0) * steps, dtype=torch.float64, device="cpu")
 

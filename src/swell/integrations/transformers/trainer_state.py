@@ -41,6 +41,7 @@ def restore(saved: dict[str, Any], state: Any, control: TrainerControl, callback
         if name not in OWN and hasattr(state, name):
             setattr(state, name, value)
     control.should_training_stop = saved["stop"]
+    control.should_log = control.should_evaluate = control.should_save = False  # done by those whose state this is
     left = [each for each in callbacks if _counts(each)]
     for kind, attributes in saved["callbacks"]:
         each = next((each for each in left if type(each).__name__ == kind), None)
