@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hypothesis import given
@@ -27,8 +28,8 @@ class Replica:
         def act() -> None:
             self.log.append(f"step {step}")
             for number in range(evaluations):
-                result = self.record.evaluation(lambda act: together(number, act), lambda: f"{step}.{number}")
-                self.log.append(result)
+                compute, run = partial("{}.{}".format, step, number), partial(together, number)
+                self.log.append(self.record.evaluation(run, compute))
 
         self.record.at("step", step, act)
 
