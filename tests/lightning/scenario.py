@@ -66,3 +66,69 @@ def train_with_fabric(
         if decay == "epoch":
             scheduler.step()
     return weights_of(model)
+
+
+def train_with_lightning(
+    samples: int,
+    *,
+    micro: int,
+    strategy: Any = "auto",
+    decay: str | None = None,
+    optimizer_of: Callable[..., Any] = torch.optim.SGD,
+    shuffle: bool = False,
+    module_of: Callable[..., Any] | None = None,
+    **trainer_options: Any,
+) -> tuple[list[float], Any]:
+    """The weights after ``Trainer.fit``, and the trainer."""
+    import lightning
+
+    module = (module_of or make_module)(decay=decay, optimizer_of=optimizer_of)
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {"enable_checkpointing": False, "max_epochs": EPOCHS, **quiet}
+    trainer = lightning.Trainer(accelerator="cpu", strategy=strategy, **{**quiet, **trainer_options})
+    trainer.fit(
+        module,
+        DataLoader(data(samples), batch_size=micro, shuffle=shuffle),
+        DataLoader(data(20), batch_size=7),
+    )
+    return weights_of(module), trainer
+
+
+def make_module(*, decay: str | None = None, optimizer_of: Callable[..., Any] = torch.optim.SGD) -> Any:
+    import lightning
+
+    class Regression(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = make_model()
+            self.validated: list[tuple[int, float]] = []
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            loss = loss_of(self.model, batch)
+            self.log("loss", loss)
+            return loss
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("validation", loss_of(self.model, batch), on_epoch=True)
+
+        def on_validation_epoch_end(self) -> None:
+            if not self.trainer.sanity_checking:
+                self.validated.append((self.trainer.global_step, float(self.trainer.callback_metrics["validation"])))
+
+        def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return self.model(batch[0])
+
+        def configure_optimizers(self) -> Any:
+            optimizer = optimizer_of(self.parameters(), lr=0.1)
+            if decay is None:
+                return optimizer
+            if decay == "plateau":
+                scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.1, threshold=0.5)
+                return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "validation"}}
+            if decay == "progress":
+                total = self.trainer.estimated_stepping_batches
+                scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=int(total))
+                return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.7)]
+
+    return Regression()

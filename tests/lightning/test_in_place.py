@@ -50,7 +50,7 @@ def wait_for_workers(run: SupervisedRun, number: int) -> None:
     run.wait_for(lambda: len([row for row in steps(run.folder) if row["workers"] == number]) > seen + 3, timeout_s=200)
 
 
-SCRIPTS = ["fabric_script.py"]
+SCRIPTS = ["fabric_script.py", "trainer_script.py"]
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
