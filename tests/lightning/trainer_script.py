@@ -23,7 +23,7 @@ class Steps(Callback):
     """Writes down every step on the worker that may write."""
 
     def __init__(self) -> None:
-        self.log = (folder / f"steps-{os.getpid()}.jsonl").open("a", buffering=1)
+        self.rows = (folder / f"steps-{os.getpid()}.jsonl").open("a", buffering=1)
         self.latest = 0
 
     def on_train_batch_start(self, *_: Any) -> None:
@@ -33,7 +33,7 @@ class Steps(Callback):
         job = trainer.strategy.job
         if trainer.is_global_zero and job.steps > self.latest and trainer.global_step == job.steps:
             row = {"step": job.steps, "epoch": trainer.current_epoch, "workers": job.replicas}
-            self.log.write(json.dumps(row) + "\n")
+            self.rows.write(json.dumps(row) + "\n")
         self.latest = job.steps
 
     def on_train_start(self, trainer: Any, *_: Any) -> None:

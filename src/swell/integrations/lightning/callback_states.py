@@ -1,4 +1,4 @@
-"""The states of Lightning's callbacks in the run's checkpoints, so that whoever joins or resumes decides as the others."""
+"""The states of Lightning's callbacks in the run's checkpoints: whoever joins or resumes decides as the others do."""
 
 # pyright: reportMissingImports=false
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fabric's half of the strategy: the user's own loop, with ``fabric.backward`` and ``optimizer.step`` kept as they are."""
+"""Fabric's half of the strategy: the user's own loop keeps ``fabric.backward`` and ``optimizer.step``."""
 
 # pyright: reportMissingImports=false, reportIncompatibleMethodOverride=false
 from __future__ import annotations

@@ -39,8 +39,8 @@ def check_trainer(trainer: Trainer, module: LightningModule) -> None:
         )
     if trainer.reload_dataloaders_every_n_epochs:
         raise ConfigError(
-            f"reload_dataloaders_every_n_epochs is {trainer.reload_dataloaders_every_n_epochs}; expected 0, because one "
-            f"run counts the samples of one data set. Leave it out; the policy changes the batch without it."
+            f"reload_dataloaders_every_n_epochs is {trainer.reload_dataloaders_every_n_epochs}; expected 0, because "
+            f"one run counts the samples of one data set. Leave it out; the policy changes the batch without it."
         )
     if trainer.ckpt_path is not None:
         raise ConfigError(

@@ -68,11 +68,11 @@ class Run:
 
         A worker that joins later must not take itself for the first while it sets up: it would open a log of its own.
         """
-        if self._world is not None and not self._world.joined:
-            return (read_environment().swell_member or 1) - 1  # workers are named from 1
-        if self._job is not None:
-            return self._job.rank
-        return 0 if self._world is None else self._world.collective.rank
+        if self._job is not None and self._job.engine.recovery.joined:
+            return self._job.rank  # also after the job was closed and the world was left
+        if self._world is not None and self._world.joined:
+            return self._world.collective.rank
+        return (read_environment().swell_member or 1) - 1  # workers are named from 1
 
     @property
     def replicas(self) -> int:
