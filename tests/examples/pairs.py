@@ -40,7 +40,13 @@ PAIRS = {
     "nanogpt": Pair(
         ["--max_iters=10", *GPT], ["--max_iters=30", "--lr_decay_iters=30", *GPT], 30 * 32, 0.1, changed_lines=55
     ),
-    "ppo": Pair(["--num-iterations", "1"], ["--num-iterations", "20", "--learning-rate", "0.02"], 20 * 4 * 256, 0.2, changed_lines=55),
+    "ppo": Pair(
+        ["--num-iterations", "1"],
+        ["--num-iterations", "20", "--learning-rate", "0.02"],
+        20 * 4 * 256,
+        0.2,
+        changed_lines=55,
+    ),
     "streaming": Pair(passes(1, 128), passes(2, 512), 2 * 512, 0.25),
     "vae": Pair(passes(1, 128), passes(3, 512), 3 * 512, 0.05),
 }
