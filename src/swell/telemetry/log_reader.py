@@ -48,7 +48,7 @@ class LogReader:
                 f"{self.path} was written by a newer version of swell (schema {self.schema}, this version reads "
                 f"{SCHEMA}), so some of it is not shown. Read it with that version."
             )
-        if not self.events and (self.unknown or self.torn):
+        if not self.events and (self.unknown or self.torn or self._rest[:1] not in b"{"):
             return f"{self.path} is not a log of swell: none of its lines is an event."
         if not self.unknown:
             return None
