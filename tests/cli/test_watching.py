@@ -31,10 +31,14 @@ def test_what_is_no_run_is_refused_in_one_line(
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "events.jsonl").write_text('{"lr": 0.1}\nhello\n')
+    (tmp_path / "passwd").write_text("root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1::/:/bin/false\n")
+    (tmp_path / "line").write_text("no line ends here")
     for path, words in [
         ("nowhere", "does not exist"),
         ("folder", "has no events.jsonl"),
         ("foreign", "not a log of swell"),
+        ("passwd", "not a log of swell"),
+        ("line", "not a log of swell"),
     ]:
         assert main([command, str(tmp_path / path)]) == 2
         shown = capsys.readouterr()
@@ -152,10 +156,7 @@ def test_the_line_under_a_run_stays_below_what_is_written(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("stuck", ["write", "draw"])
-def test_a_terminal_that_nobody_reads_does_not_hold_up_the_end(
-    stuck: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("swell.cli.run_line._LAST_S", 0.05)
+def test_a_terminal_that_nobody_reads_does_not_hold_up_the_end(stuck: str, tmp_path: Path) -> None:
     write_run(tmp_path / "run", a_run()[:20])
     entered, gate = threading.Event(), threading.Event()
 

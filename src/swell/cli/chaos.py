@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -143,24 +142,27 @@ def _starter(
     options: dict[str, Any], variables: dict[str, str], *, preload: str | None
 ) -> Callable[[int], subprocess.Popen[bytes] | ForkedProcess]:
     """What starts a supervisor with a given standard output; with ``preload``, by a fork of this process."""
+    from swell.supervisor.relaunch import environment_with
+
+    environ = environment_with(variables)
     if preload is None:
         line = [sys.executable, "-c", _CODE, json.dumps(options)]
-        return lambda output: subprocess.Popen(line, env={**os.environ, **variables}, stdout=output)
+        return lambda output: subprocess.Popen(line, env=environ, stdout=output)
     from swell.supervisor.forked_worker import ForkedWorker, fork
 
     for name in preload.split(","):
         importlib.import_module(name)
-    environ = {**os.environ, **variables}
     return lambda output: fork(lambda: start_run(options, worker=ForkedWorker), environ, output=output)
 
 
 def _start_again(args: Namespace) -> subprocess.Popen[bytes]:
     """Start the script by itself, as a user would by mistake."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("SWELL_")}
+    from swell.supervisor.relaunch import environment_with
+
     line = [sys.executable, *(["-m"] if args.module else []), args.script, *args.arguments]
     nowhere = subprocess.DEVNULL
     return subprocess.Popen(
-        line, env={**variables, **given_folder(args)}, stdin=nowhere, stdout=nowhere, stderr=nowhere
+        line, env=environment_with(given_folder(args), ours=False), stdin=nowhere, stdout=nowhere, stderr=nowhere
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import threading
@@ -9,12 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from swell.cli.standard_streams import write_out
 from swell.errors import ConfigError
 
 Write = Callable[[str], None]
 
 _FRAME_S = 0.5
-_LAST_S = 2.0  # how long the end of a run waits for a terminal that takes nothing
 _CLEAR = "\r\x1b[K"
 
 
@@ -49,7 +50,7 @@ class RunLine:
         from swell.telemetry.run_folder import RunFolder
 
         self._run, self._write = RunFolder(folder), write
-        self._draw = _draw if draw is None else draw
+        self._draw = write_out if draw is None else draw
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._text = ""
         self._thread = threading.Thread(target=self._tick, daemon=True, name="swell-line")
@@ -60,12 +61,14 @@ class RunLine:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join(_LAST_S)
-        if self._lock.acquire(timeout=_LAST_S):  # whoever has it is stuck, because nobody reads the terminal
-            try:
-                self._draw(_CLEAR)
-            finally:
-                self._lock.release()
+        clear = threading.Thread(target=self._clear, daemon=True, name="swell-line-end")
+        clear.start()
+        clear.join(1.0)  # the terminal may take nothing, because nobody reads it
+
+    def _clear(self) -> None:
+        self._thread.join()
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._draw(_CLEAR)
         self._run.reader.close()
 
     def write(self, line: str) -> None:
@@ -94,8 +97,3 @@ class RunLine:
             if not self._ended.is_set():
                 self._text = text
                 self._draw(f"{_CLEAR}{text}")
-
-
-def _draw(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

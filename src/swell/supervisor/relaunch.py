@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -65,6 +65,12 @@ class Tap:
             sys.stdout.write(piece.decode(errors="replace"))
             sys.stdout.flush()
             self._open.wait()
+
+
+def environment_with(variables: Mapping[str, str], *, ours: bool = True) -> dict[str, str]:
+    """This process's environment and these variables; ``ours`` keeps the other variables of swell."""
+    kept = {name: value for name, value in os.environ.items() if ours or not name.startswith("SWELL_")}
+    return {**kept, **variables}
 
 
 def run_and_relaunch(
