@@ -185,3 +185,15 @@ def test_the_base_batch_gets_more_turns_than_any_other(workers: int, micro: tupl
     assert set(turns) == set(trial)
     assert [turns.count(layout) for layout in trial if layout != turns[0]] == [1] * (len(trial) - 1)
     assert turns.count(turns[0]) >= 5 and all(a != b for a, b in itertools.pairwise(turns))
+
+
+def test_time_and_samples_to_the_target_have_bounds_by_the_noise_and_the_times() -> None:
+    times = {(16, 1): (0.01, 0.01), (32, 1): (0.011, 0.01), (64, 1): (0.012, 0.01)}
+    result = table(times, noise=64, signal=1, sure=True, interval=[32.0, 128.0])
+    for row in result.fastest:
+        samples, time = row.samples_to_target, row.time_to_target(result.reference)
+        assert samples.low <= samples.value <= samples.high and time.low <= time.value <= time.high
+        assert (samples.low == samples.high) == (row.batch == 16) == (time.low == time.high)
+    largest = result.fastest[-1]
+    assert largest.samples_to_target == pytest.approx([128 / 80, 192 / 144, 96 / 48])
+    assert largest.time_to_target(result.reference).value == pytest.approx(0.012 / 0.01 * 16 / 64 * 128 / 80)

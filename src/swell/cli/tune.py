@@ -127,8 +127,8 @@ def _show(table: BatchTable) -> None:
             f"{row.samples_s:.0f}{'' if row.sure else ' ~'}",
             "?" if row.error is None else f"{row.error:.1%}",
             "?" if row.efficiency is None else f"{row.efficiency:.2f}",
-            f"{first.worth / row.worth:.2f}",
-            "?" if row.efficiency is None else f"{1 / row.efficiency:.2f}",
+            row.time_to_target(first).words(),
+            "?" if row.samples_to_target is None else row.samples_to_target.words(),
         )
         for row in table.fastest
     ]
@@ -146,7 +146,8 @@ def _show(table: BatchTable) -> None:
     print_note(
         f"* is the fastest way to the target of those surely faster than the base batch (by two standard errors), or "
         f"the base batch if there is none; ~ is not sure: predicted from other layouts, or "
-        f"measured with a standard error above {SURE:.0%} (?: too few measurements)."
+        f"measured with a standard error above {SURE:.0%} (?: too few measurements). Bounds are by the 95 % interval "
+        "of the gradient noise and two standard errors of the times."
     )
     if best is first:
         print_note(f"No batch was surely faster to the target than {first.batch}.")
