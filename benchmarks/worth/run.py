@@ -33,10 +33,8 @@ from swelling import train_with_swell
 from tasks import HELD_OUT, TASKS, Task
 
 HAND = [(scale, rule) for scale in (2, 4, 8, 16) for rule in ("linear", "root")]
-FOLLOWING = (
-    "second",
-    "both",
-)  # which of Adam's averages keep their memory in samples, at 8 times the base batch by hand
+# Which of Adam's averages keep their memory in samples, at 8 times the base batch by hand.
+FOLLOWING = ("second", "both")
 
 
 def runs_of(task: Task, ways: list[str], seeds: list[int], base_seeds: list[int]) -> list[dict[str, Any]]:
