@@ -211,7 +211,7 @@ def test_branches_say_what_larger_steps_are_worth_and_keep_the_run_folder(
     table = json.loads(capsys.readouterr().out)
     assert not run.exists()
     assert (table["base"], table["at_step"], [row["batch"] for row in table["rows"]]) == (16, 3, [32, 64])
-    assert all(row["draws"] == 2 and row["error"] is not None for row in table["rows"])
+    assert all(row["draws"] == 3 and row["error"] is not None for row in table["rows"])
     assert table["critical_batch"]["interval"][0] <= (table["critical_batch"]["batch"] or float("inf"))
     show_branches(table)
     text = capsys.readouterr().out

@@ -40,6 +40,7 @@ def branch_table(findings: Mapping[str, Any]) -> dict[str, Any]:
                 "batch": one.batch,
                 "worth": one.worth,
                 "error": one.error,
+                "margin": _plain(one.margin),
                 "draws": one.draws,
                 "counted": law,
                 "samples": kappa / one.worth if one.worth > 0 else None,
@@ -62,7 +63,7 @@ def show_branches(table: Mapping[str, Any]) -> None:
     lines = [
         (
             f"{row['batch']}",
-            f"{row['worth']:.2f}" + ("" if row["error"] is None else f" ± {2 * row['error']:.2f}"),
+            f"{row['worth']:.2f}" + ("" if row["margin"] is None else f" ± {row['margin']:.2f}"),
             "?" if row["counted"] is None else f"{row['counted']:.2f}",
             "?" if row["samples"] is None else f"{row['samples']:.2f}",
         )
@@ -82,7 +83,7 @@ def show_branches(table: Mapping[str, Any]) -> None:
         print_note(f"By the gradient noise at the same state: {_words(noise['batch'])} ({low} to {high}).")
     print_note(
         "worth: base steps to the same loss on the same probe samples, after the same decay of the learning rate, with "
-        "two standard errors; counted: what the job would add to its progress, by the noise; samples: those of the "
+        "its 95 % interval; counted: what the job would add to its progress, by the noise; samples: those of the "
         "larger batch for one of the base batch."
     )
 

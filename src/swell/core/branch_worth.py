@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import stdtrit
 
 Curve = Sequence[tuple[int, float]]  # (steps, loss after the decay)
 _FINE = 4096  # critical batches that are tried in a fit, evenly in their logarithm
@@ -48,6 +49,11 @@ class WorthOfBatch:
     error: float | None  # one standard error of the mean; None for a single draw
     draws: int
 
+    @property
+    def margin(self) -> float:
+        """Half of the 95 % interval, by Student's distribution, because draws are few; infinite for a single one."""
+        return math.inf if self.error is None else float(stdtrit(self.draws - 1, 0.975)) * self.error
+
 
 def worths(draws: Sequence[Mapping[int, Curve]], *, base: int) -> list[WorthOfBatch]:
     """The mean worth of each larger batch; each draw has a branch for each batch, that of the base batch among them."""
@@ -81,7 +87,7 @@ def critical_batch(worth_of: Mapping[int, float], *, base: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalBatch:
-    """The critical batch size, with two standard errors over the draws to either side."""
+    """The critical batch size with its 95 % interval."""
 
     batch: float
     low: float
@@ -89,7 +95,7 @@ class CriticalBatch:
 
 
 def critical_batch_of_draws(draws: Sequence[Mapping[int, Curve]], *, base: int) -> CriticalBatch | None:
-    """Fitted to the mean worths; bounds by fits with two standard errors less and more; None if nothing is known.
+    """Fitted to the mean worths; bounds by fits to both ends of the worths' intervals; None if nothing is known.
 
     With one draw the bounds are 0 and infinity.
     """
@@ -97,8 +103,10 @@ def critical_batch_of_draws(draws: Sequence[Mapping[int, Curve]], *, base: int) 
     if not found:
         return None
 
-    def fitted(errors: float) -> float:
-        return critical_batch({one.batch: one.worth + errors * (one.error or 0.0) for one in found}, base=base)
+    def fitted(margins: int) -> float:
+        shifted = {one.batch: one.worth + (margins * one.margin if margins else 0.0) for one in found}
+        return critical_batch(shifted, base=base)
 
-    alone = all(one.error is None for one in found)
-    return CriticalBatch(batch=fitted(0), low=0.0 if alone else fitted(-2), high=math.inf if alone else fitted(2))
+    if any(one.error is None for one in found):
+        return CriticalBatch(batch=fitted(0), low=0.0, high=math.inf)
+    return CriticalBatch(batch=fitted(0), low=fitted(-1), high=fitted(1))

@@ -33,7 +33,7 @@ from swell.loop.statistics import Statistics
 DECAY = 24  # base steps in which the learning rate falls to 0 before a branch is judged
 POINTS = 4  # at which the base branch is judged, beyond its start
 PROBE = 4096  # samples at most that branches are judged by
-FEWEST_DRAWS, MOST_DRAWS = 2, 8
+FEWEST_DRAWS, MOST_DRAWS = 3, 8
 FEWEST_NOISE, MOST_NOISE = 50, 400  # steps that measure the noise before the first branch
 FEWEST_STEPS = 3  # of a large branch: a larger batch is not tried
 FEWEST_BATCHES = 8  # base batches of a data set: for branches, their decay and the probe samples
