@@ -63,7 +63,7 @@ class Field:
         """At most a quarter of the epoch each for decay and probe.
 
         >>> Field.of_epoch(1600, base=16).training
-        960
+        816
         """
         quarter = length // (4 * base)
         return cls(base=base, decay=min(DECAY, quarter), probe=min(-(-PROBE // base), quarter), length=length)
