@@ -38,7 +38,8 @@ from swell.job.loader import TrainingLoader
 from swell.job.peers import Peers, listener
 from swell.job.planner import Planner
 from swell.job.random_streams import RandomStreams, check_random
-from swell.job.rehearsal import Micro, rehearsal_of
+from swell.job.rehearsal import Micro
+from swell.job.rehearsals import rehearsal_of
 from swell.job.run_state import RunState
 from swell.job.saving import SavingOptions
 from swell.job.training_data import map_style_data, streamed_data
@@ -120,7 +121,7 @@ class Job:
         micro, constant_micro = rehearsal.bounds(micro, constant_micro)
         if rehearsal.rehearses:
             notices = False
-        self.run_dir = None if rehearsal.rehearses else run_folder(run_dir, environment)
+        self.run_dir = rehearsal.folder(run_folder(run_dir, environment))
         lock = None if self.run_dir is None else RunLock(self.run_dir, supervision=environment.supervision)
         self._rule = rule if rule == "auto" else as_rule(rule)
         self._statistics = rehearsal.statistics(as_statistics(statistics))
@@ -145,7 +146,7 @@ class Job:
             nonfinite=nonfinite,
             saving=SavingOptions(lock=lock, cadence=cadence, keep=keep, fresh=check_fresh(fresh, environment)),
             rehearsal=rehearsal,
-            sinks=sinks_of(lock, progress=progress, extra=sinks, events=environment.swell_events),
+            sinks=sinks_of(lock, progress=progress, extra=(*sinks, *rehearsal.sinks), events=environment.swell_events),
         )
 
     # What the user hands over
@@ -269,7 +270,7 @@ class Job:
 
     def epochs(self, count: int) -> Iterator[int]:
         """Go through the data ``count`` times; yields the number of each epoch that is not done yet."""
-        self.engine.require_open("job.epochs")
+        self.engine.begin("job.epochs")
         return self.engine.epochs.count(count)
 
     def until(
@@ -293,7 +294,7 @@ class Job:
 
             for epoch in job.until(epochs=90, metric="validation loss", patience=5):
         """
-        self.engine.require_open("job.until")
+        self.engine.begin("job.until")
         return self.engine.epochs.until(
             steps=steps, epochs=epochs, stopping=stopping_by(metric, target, patience, better)
         )
