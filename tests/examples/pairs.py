@@ -44,7 +44,7 @@ PAIRS = {
         ["--num-iterations", "1"],
         ["--num-iterations", "20", "--learning-rate", "0.02"],
         20 * 4 * 256,
-        0.2,
+        0.35,
         changed_lines=60,
     ),
     "streaming": Pair(passes(1, 128), passes(2, 512), 2 * 512, 0.25),
