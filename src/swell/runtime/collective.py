@@ -291,9 +291,7 @@ class PendingNarrow(PendingTensor):
         received, wide = self._received, self._tensor.dtype
         piece, self._summed = received.sum(0, dtype=wide).to(received.dtype), torch.empty_like(received)
         with lost_peers_as_world_errors("summing tensors"):
-            self._work = self._collective.begin(
-                dist.all_gather_into_tensor(_as_bytes(self._summed), _as_bytes(piece), group=self._group, async_op=True)
-            )
+            self._work = self._collective.begin(_all_gather(_as_bytes(self._summed), _as_bytes(piece), self._group))
         self._sent = piece
 
     def wait(self) -> None:
