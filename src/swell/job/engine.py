@@ -64,7 +64,7 @@ class Engine:
         emit = self.reporter.emit
         self.horizon = Horizon()
         self.planner = Planner(state, peers, self.horizon, statistics)
-        self.saving = Saving(state, peers, random, saving, emit=emit)
+        self.saving = Saving(state, peers, random, saving, emit=emit, flush=self.reporter.flush)
         self.recovery = Recovery(state, peers, self.saving, self.reporter, random)
         self._advice = Advice(peers, outlook=self.planner.outlook, emit=emit)
         self.committer = Committer(
