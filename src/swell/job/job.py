@@ -70,8 +70,9 @@ class Job:
     rule, or a function of the scale; ``"auto"`` picks by optimizer. ``micro`` bounds what one replica sends through
     the model at once (a largest size, or ``(smallest, largest)``); by default it is the policy's base batch, which is
     known to fit. ``statistics`` says when the gradient's noise is measured; by default where the batch, the rule or a
-    policy depends on it. ``random`` is ``"per-replica"`` for random numbers of its own on every replica (the first one
-    keeps the script's), or ``"same"``. Events are written to ``run_dir/events.jsonl`` if a run folder is given; one
+    policy depends on it. ``exchange="bfloat16"`` halves what replicas send each other: gradients travel in bfloat16 and
+    are added up in float32. ``random`` is ``"per-replica"`` for random numbers of its own on every replica (the first
+    one keeps the script's), or ``"same"``. Events are written to ``run_dir/events.jsonl`` if a run folder is given; one
     process at a time writes there. ``fresh`` starts over in a used folder: what it holds is moved aside, once for each
     start of the run.
 
@@ -98,6 +99,7 @@ class Job:
         capacity: Sequence[float] | None = None,
         statistics: bool | int | str | Statistics = "auto",
         nonfinite: str = "raise",
+        exchange: str = "exact",
         seed: int = 0,
         random: str = "per-replica",
         device: torch.device | str = "auto",
@@ -111,6 +113,8 @@ class Job:
     ) -> None:
         if nonfinite not in ("raise", "skip"):
             raise ConfigError(f"nonfinite is {nonfinite!r}; expected 'raise' or 'skip'. Leave it out for 'raise'.")
+        if exchange not in ("exact", "bfloat16"):
+            raise ConfigError(f"exchange is {exchange!r}; expected 'exact' or 'bfloat16'. Leave it out for 'exact'.")
         check_place(run_dir, device)
         check_micro(micro)
         check_random(random)
@@ -127,6 +131,9 @@ class Job:
         self._statistics = rehearsal.statistics(as_statistics(statistics))
         capacity = tuple(capacity) if capacity is not None else None
         settings = f"base={policy.base}\nmicro={micro!r}\nseed={seed!r}\nnonfinite={nonfinite}"
+        self._narrow = exchange == "bfloat16"
+        if self._narrow:
+            settings += f"\nexchange={exchange}"
         state = RunState(
             Pace(policy, micro=micro, constant_micro=constant_micro, capacity=capacity),
             seed=seed,
@@ -193,6 +200,7 @@ class Job:
             half=None if self._statistics is None else self._statistics.half_of,
         )
         learner.takes_script_settings = on_resume == "script"
+        learner.early.narrow = self._narrow
         take_in(learner, state=state, peers=self.engine.peers, under_way=lambda: steps.under_way)
         return model, optimizer
 
