@@ -51,9 +51,9 @@ test-trainers: ## swell inside Hugging Face's Trainer, TRL, Accelerate, Lightnin
 	@echo "swell: running the tests inside other trainers on $(WORKERS) workers"
 	@$(VENV_TRAINERS)/bin/python scripts/trainers_tests.py -n $(WORKERS)
 
-test-trackers: ## the sinks for W&B, Trackio, MLflow and Prometheus against the real packages, in .venv-trackers
+test-trackers: ## the sinks for trackers against the real packages, and a job in a real notebook, in .venv-trackers
 	@PYTHON=$(PYTHON) sh scripts/trackers_environment.sh
-	@.venv-trackers/bin/python -m pytest -q tests/telemetry/test_trackers.py
+	@.venv-trackers/bin/python -m pytest -q tests/telemetry/test_trackers.py tests/telemetry/test_notebook.py
 
 test-fast: $(VENV)/.stamp-dev ## the quick tests, which start no other process
 	@echo "swell: running the fast tests on $(WORKERS) workers"

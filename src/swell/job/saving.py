@@ -57,8 +57,10 @@ class Saving:
         options: SavingOptions,
         *,
         emit: Callable[[Event], None],
+        flush: Callable[[], None],
     ) -> None:
-        self._state, self._peers, self._cadence, self._emit = state, peers, options.cadence, emit
+        self._state, self._peers, self._cadence = state, peers, options.cadence
+        self._emit, self._flush = emit, flush
         self._random, self._lock, self._fresh = random, options.lock, options.fresh
         self._saver: AsyncSaver | None = None
         self._shards: ShardedStore | None = None
@@ -119,6 +121,7 @@ class Saving:
                 **self._state.capture(),
                 "rng": gather_values(self._peers.collective, capture_rng(), destination=0),
             }
+            self._flush()  # a run that is resumed from here does not do these steps again
             state["ending"]["done"] = body_done
             about: dict[str, Any] = {"samples": self._state.samples, "step": self._state.steps, "name": name}
             if self._shards is None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from swell.checkpoint.encoding import decode, encode
-from swell.checkpoint.transfer import share_state
+from swell.checkpoint.transfer import gather_values, share_state
 from swell.errors import ConfigError, LoopError
 from swell.job.peers import Peers
 from swell.job.planner import Planner
@@ -36,10 +36,18 @@ class Sharing:
                 f"function is a {type(function).__name__}; expected a function without arguments. Give "
                 f"job.share(lambda: ...), which only the first replica calls."
             )
+        return self._once(lambda place: self._exchange(function, place))
+
+    def gather(self, value: Value) -> list[Value]:
+        """Every replica's ``value``, in the order of their ranks, on every replica; kept as ``share`` keeps one."""
+        return self._once(lambda place: self._collect(value, place))
+
+    def _once(self, act: Callable[[Place], None]) -> Any:
+        """What ``act`` keeps for this place of the run; a replica that missed it has it by the others' state."""
         self._require_between_steps()
         place = self._next_place()
         if place not in self._state.shared:
-            self._recovery.together(lambda: self._exchange(function, place))
+            self._recovery.together(lambda: act(place))
         return _copied(self._state.shared.get(place))
 
     def _require_between_steps(self) -> None:
@@ -82,6 +90,10 @@ class Sharing:
                 f"Fix the function: the traceback is in the output of rank 0."
             )
         self._state.shared.keep(place, message["value"], position=str(self._state.ledger.cursor))
+
+    def _collect(self, value: Any, place: Place) -> None:
+        values = gather_values(self._peers.collective, _copied(value))
+        self._state.shared.keep(place, values, position=str(self._state.ledger.cursor))
 
 
 def _copied(value: Any) -> Any:
