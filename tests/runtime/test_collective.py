@@ -243,3 +243,36 @@ def test_what_travels_in_bfloat16_is_added_up_in_float32(world: int, length: int
         torch.testing.assert_close(narrow, exact, rtol=0.0, atol=float(2**-8 * world * 4))
         assert added_up or world % 2 == 0
         assert not stuck
+
+
+class _EndsAfterTheWait:
+    """An exchange that ends just when the wait for it has timed out, well or not."""
+
+    def __init__(self, failure: str | None) -> None:
+        self.failure, self.waits = failure, 0
+
+    def wait(self, *_: object) -> bool:
+        self.waits += 1
+        if self.waits == 1:
+            raise RuntimeError("Operation timed out!")
+        if self.failure is not None:
+            raise RuntimeError(self.failure)
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def wait_for_one_that_ends_late(collective: Collective, failure: str | None) -> str:
+    assert isinstance(collective, TorchCollective)
+    try:
+        collective.finish(_EndsAfterTheWait(failure))  # type: ignore[arg-type]
+    except RuntimeError as error:
+        return str(error)
+    return "done"
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("failure", [None, "Connection closed by peer"])
+def test_an_exchange_that_ends_as_its_wait_times_out_counts_by_how_it_ended(failure: str | None) -> None:
+    assert run_workers(1, wait_for_one_that_ends_late, failure) == [failure or "done"]

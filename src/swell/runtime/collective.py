@@ -219,8 +219,9 @@ class TorchCollective:
                 work.wait(_POLL)
                 return
             except RuntimeError:
-                if work.is_completed():
-                    raise
+                if work.is_completed():  # it failed, or has ended between the time-out of the wait and this line
+                    work.wait()
+                    return
                 if self.lost:
                     self.stuck = True
                     raise WorldError(
