@@ -1,5 +1,6 @@
 """A small regression in float64, trained by plain Fabric or Lightning and by swell inside of them."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

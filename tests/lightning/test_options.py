@@ -1,5 +1,6 @@
 """What a Lightning user switches on works inside a run, on one worker and on two, and survives a resume."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import csv

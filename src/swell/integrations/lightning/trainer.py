@@ -21,8 +21,8 @@ from swell.integrations.lightning.loops import Loops, run_before_step
 from swell.integrations.lightning.passes import Passes
 from swell.integrations.lightning.refusals import (
     check_optimizers,
-    check_training_loader,
     check_trainer,
+    check_training_loader,
     validation_interval,
 )
 from swell.integrations.lightning.replica import Replica
