@@ -1,8 +1,8 @@
-"""What swell costs inside Lightning and Fabric, and how weights compare: ``python benchmarks/trainers/in_lightning.py``.
+"""What swell costs inside Lightning and Fabric, and how weights compare.
 
-It needs an environment with lightning (``make test-trainers`` makes one). Times are of whole fits at a fixed batch on
-one process, plain and with swell in turn, per step; the median of the rounds. The second table trains one small model
-in float64 and shows the sum of |w|.
+``python benchmarks/trainers/in_lightning.py`` needs an environment with lightning, as ``make test-trainers`` makes one.
+Times are of whole fits at a fixed batch on one process, plain and with swell in turn, per step; the median of the
+rounds. The second table trains one small model in float64 and shows the sum of |w|.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -20,10 +20,11 @@ import torch
 import torch.nn.functional as F
 from lightning.fabric import Fabric
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import swell.lightning
-from tests.lightning.scenario import train_with_fabric, train_with_lightning
+from swell.runtime.environment import read_environment
+from tests.lightning.scenario import data, train_with_fabric, train_with_lightning
 from tests.workers import run_processes
 
 BATCH, STEPS = 64, 60
@@ -106,12 +107,12 @@ def time_fabric(kind: str, data: TensorDataset) -> float:
 
 
 def overhead(rounds: int) -> None:
-    data, kinds = images(), ("plain", "swell, statistics off", "swell, statistics on")
+    pictures, kinds = images(), ("plain", "swell, statistics off", "swell, statistics on")
     for name, measure in (("Trainer", time_trainer), ("Fabric", time_fabric)):
         seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
         for _ in range(rounds):
             for kind in kinds:
-                seconds[kind].append(measure(kind, data))
+                seconds[kind].append(measure(kind, pictures))
         plain = statistics.median(seconds["plain"])
         for kind in kinds:
             ratios = [own / of for own, of in zip(seconds[kind], seconds["plain"], strict=True)]
@@ -130,10 +131,12 @@ def digest(library: str, samples: int, micro: int, swells: bool) -> float:
     return sum(map(abs, train_with_lightning(samples, micro=micro, strategy=strategy)[0]))
 
 
-def plain_ddp(samples: int, micro: int) -> float:
+def plain_ddp(samples: int) -> float:
+    """Two processes, each with every second sample, so that a global batch holds the same samples in the same order."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    workers = 16 // micro
-    return sum(map(abs, train_with_lightning(samples, micro=micro, strategy="ddp", devices=workers)[0]))
+    sampler = DistributedSampler(data(samples), num_replicas=2, rank=read_environment().local_rank, shuffle=False)
+    options = {"strategy": "ddp", "devices": 2, "use_distributed_sampler": False, "sampler": sampler}
+    return sum(map(abs, train_with_lightning(samples, micro=8, **options)[0]))
 
 
 def equality() -> None:
@@ -143,7 +146,7 @@ def equality() -> None:
                 f"{library} {samples} samples, plain, 1 process: {digest(library, samples, 16, False):.12f}", flush=True
             )
             if library == "Trainer":
-                two = run_processes(2, plain_ddp, samples, 8, timeout_s=300)
+                two = run_processes(2, plain_ddp, samples, timeout_s=300)
                 print(f"{library} {samples} samples, plain ddp, 2 processes: {two[0]:.12f}", flush=True)
             print(f"{library} {samples} samples, swell, 1 worker: {digest(library, samples, 4, True):.12f}", flush=True)
             for workers in (2, 3):

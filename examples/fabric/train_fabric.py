@@ -5,10 +5,9 @@ import argparse
 import torch
 import torch.nn.functional as F
 from lightning.fabric import Fabric
+from swell.demo.digits import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
-
-from swell.demo.digits import load_digits
 
 
 def main() -> float:

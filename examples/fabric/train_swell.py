@@ -2,14 +2,13 @@
 
 import argparse
 
+import swell
 import torch
 import torch.nn.functional as F
 from lightning.fabric import Fabric
+from swell.demo.digits import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
-
-import swell
-from swell.demo.digits import load_digits
 
 
 def main() -> float:

@@ -7,10 +7,9 @@ import lightning
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from swell.demo.digits import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
-
-from swell.demo.digits import load_digits
 
 
 class Digits(lightning.LightningModule):

@@ -4,14 +4,13 @@ import argparse
 from typing import Any
 
 import lightning
+import swell
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from swell.demo.digits import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
-
-import swell
-from swell.demo.digits import load_digits
 
 
 class Digits(lightning.LightningModule):
