@@ -16,6 +16,7 @@ else
 endif
 VENV := .venv$(SUFFIX)
 VENV_KERAS := .venv-keras$(SUFFIX)
+VENV_TRAINERS := .venv-trainers$(SUFFIX)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install --no-compile --constraint constraints.txt
@@ -26,7 +27,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-keras test-trackers soak check bench docs clean
+.PHONY: help demo test test-fast test-keras test-trainers test-trackers soak check bench docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -38,15 +39,21 @@ test: check docs ## everything: format, lint, types, layers, documentation, ever
 	@echo "swell: running every test on $(WORKERS) workers"
 	@$(BIN)/python -m pytest -n $(WORKERS) -q
 	@$(MAKE) --no-print-directory test-keras
+	@$(MAKE) --no-print-directory test-trainers
 	@$(MAKE) --no-print-directory test-trackers
 
 test-keras: ## the Keras tests on torch, jax and tensorflow, each in its own process and in .venv-keras
 	@PYTHON=$(PYTHON) VENV=$(VENV_KERAS) sh scripts/keras_environment.sh
 	@$(VENV_KERAS)/bin/python scripts/keras_tests.py
 
-test-trackers: ## the sinks for W&B, Trackio, MLflow and Prometheus against the real packages, in .venv-trackers
+test-trainers: ## swell inside Hugging Face's Trainer, TRL, Accelerate, Lightning and Fabric, in .venv-trainers
+	@PYTHON=$(PYTHON) VENV=$(VENV_TRAINERS) sh scripts/trainers_environment.sh
+	@echo "swell: running the tests inside other trainers on $(WORKERS) workers"
+	@$(VENV_TRAINERS)/bin/python scripts/trainers_tests.py -n $(WORKERS)
+
+test-trackers: ## the sinks for trackers against the real packages, and a job in a real notebook, in .venv-trackers
 	@PYTHON=$(PYTHON) sh scripts/trackers_environment.sh
-	@.venv-trackers/bin/python -m pytest -q tests/telemetry/test_trackers.py
+	@.venv-trackers/bin/python -m pytest -q tests/telemetry/test_trackers.py tests/telemetry/test_notebook.py
 
 test-fast: $(VENV)/.stamp-dev ## the quick tests, which start no other process
 	@echo "swell: running the fast tests on $(WORKERS) workers"

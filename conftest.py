@@ -1,4 +1,4 @@
-"""Doctests are looked for in every module, so that none fails to import unseen; but in Keras's only where it is."""
+"""Doctests are looked for in every module, so that none fails to import unseen; for other libraries where they are."""
 
 from __future__ import annotations
 
@@ -15,4 +15,11 @@ if importlib.util.find_spec("keras") is None:
     collect_ignore_glob += [
         "src/swell/compat/runai/elastic/keras/models.py",
         "src/swell/compat/runai/ga/keras/optimizers.py",
+    ]
+NEED_TRANSFORMERS = "elastic figures flow split_evaluation trainer trainer_state"
+if importlib.util.find_spec("transformers") is None:
+    collect_ignore_glob += [f"src/swell/integrations/transformers/{name}.py" for name in NEED_TRANSFORMERS.split()]
+if importlib.util.find_spec("accelerate") is None:
+    collect_ignore_glob += [
+        f"src/swell/integrations/accelerate/{name}.py" for name in ("accelerator", "gathering", "one_process")
     ]

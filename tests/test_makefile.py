@@ -39,6 +39,11 @@ def test_the_keras_tests_follow() -> None:
     assert ".venv-keras/bin/python" in commands("test-keras").stdout
 
 
+def test_the_tests_inside_other_trainers_follow() -> None:
+    assert f".venv-trainers-{VERSION}/bin/python" in commands("test-trainers", f"PYTHON={sys.executable}").stdout
+    assert ".venv-trainers/bin/python" in commands("test-trainers").stdout
+
+
 def test_a_python_that_does_not_exist_is_named() -> None:
     refused = commands("test-fast", "PYTHON=no-such-python")
     assert refused.returncode != 0 and "PYTHON is no-such-python; expected" in refused.stderr

@@ -85,8 +85,8 @@ def _context() -> Any:
     """Workers are forked from a server that has torch imported already: 0.1 s each and no import."""
     context = multiprocessing.get_context("forkserver")
     # torch imports _dynamo with the first optimizer: seconds of each worker, or once here.
-    # Lightning is preloaded where it is installed, and passed over where it is not.
-    context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "swell.job", "lightning"])
+    more = [name for name in os.environ.get("TEST_PRELOAD", "").split(",") if name]  # of make test-trainers
+    context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "swell.job", *more])
     return context
 
 

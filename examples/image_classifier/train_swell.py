@@ -51,7 +51,7 @@ def network() -> nn.Module:
     )
 
 
-def main() -> None:
+def main() -> float:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--limit", type=int, help="use only this many images")
@@ -66,6 +66,7 @@ def main() -> None:
     model, optimizer = job.wrap(model, optimizer)
     loader = job.loader(train_set, shuffle=True)
 
+    accuracy = float("nan")
     for epoch in job.epochs(args.epochs):
         model.train()
         for images, labels in loader:
@@ -77,7 +78,9 @@ def main() -> None:
         with torch.no_grad():
             batches = DataLoader(test_set, batch_size=1000)
             correct = sum((model(x.to(device)).argmax(1).cpu() == y).sum().item() for x, y in batches)
-        print(f"epoch {epoch}: {correct / len(test_set):.1%} of the test images are right")
+        accuracy = correct / len(test_set)
+        print(f"epoch {epoch}: {accuracy:.1%} of the test images are right")
+    return accuracy
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def network() -> nn.Module:
     )
 
 
-def main() -> None:
+def main() -> float:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--limit", type=int, help="use only this many images")
@@ -63,6 +63,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     loader = DataLoader(train_set, batch_size=128, shuffle=True)
 
+    accuracy = float("nan")
     for epoch in range(args.epochs):
         model.train()
         for images, labels in loader:
@@ -75,7 +76,9 @@ def main() -> None:
         with torch.no_grad():
             batches = DataLoader(test_set, batch_size=1000)
             correct = sum((model(x.to(device)).argmax(1).cpu() == y).sum().item() for x, y in batches)
-        print(f"epoch {epoch}: {correct / len(test_set):.1%} of the test images are right")
+        accuracy = correct / len(test_set)
+        print(f"epoch {epoch}: {accuracy:.1%} of the test images are right")
+    return accuracy
 
 
 if __name__ == "__main__":

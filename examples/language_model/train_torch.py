@@ -107,7 +107,7 @@ class GPT(nn.Module):
         return self.head(self.blocks(self.characters(x) + self.places(places)))
 
 
-def main() -> None:
+def main() -> float:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--limit", type=int, help="use only this many pieces of text")
@@ -121,6 +121,7 @@ def main() -> None:
     loader = DataLoader(train_set, batch_size=32, shuffle=True)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=-(-len(train_set) // 32) * args.epochs)
 
+    nats = float("nan")
     for epoch in range(args.epochs):
         for x, y in loader:
             loss = F.cross_entropy(model(x.to(device)).flatten(0, 1), y.to(device).flatten())
@@ -134,7 +135,9 @@ def main() -> None:
                 F.cross_entropy(model(x.to(device)).flatten(0, 1), y.to(device).flatten(), reduction="sum").item()
                 for x, y in DataLoader(test_set, batch_size=256)
             ]
-        print(f"epoch {epoch}: {sum(losses) / (len(test_set) * CONTEXT):.3f} nats a character on text not trained on")
+        nats = sum(losses) / (len(test_set) * CONTEXT)
+        print(f"epoch {epoch}: {nats:.3f} nats a character on text not trained on")
+    return nats
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from swell.core.harmless import harmless
 from swell.errors import ConfigError
 from swell.supervisor.logs import LogFollower
 from swell.supervisor.run_dir import RunDir
-from swell.telemetry import EventLog, last_step, read_events
+from swell.telemetry import EventLog, last_samples, read_events
 from tests.supervisor.supervised import SupervisedRun
 
 WORKER = str(Path(__file__).parents[1] / "supervisor" / "plain_worker.py")
@@ -125,7 +125,7 @@ def test_events_go_into_no_link_pipe_or_device(tmp_path: Path, kind: str, caplog
     log.emit(Warned(time=0.0, message="x"))
     log.close()
     assert victim.read_text() == "precious" and "events cannot be written" in caplog.text
-    assert last_step(path) == -1
+    assert last_samples(path) == -1
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "link", "folder"])
@@ -171,7 +171,7 @@ def test_a_malformed_event_gives_a_line_and_no_traceback(
     assert main(["explain", str(tmp_path)]) in (0, 2)
     out, err = capsys.readouterr()
     assert len(err.splitlines()) <= 1 and "\x1b" not in out + err
-    assert last_step(tmp_path / "events.jsonl") == -1
+    assert last_samples(tmp_path / "events.jsonl") == -1
 
 
 @pytest.mark.parametrize("seen", [{}, {"step": "x"}, {"samples": None}, {"noise": {"total": 3}}, {"profile": [[]]}])

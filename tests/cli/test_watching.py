@@ -30,10 +30,14 @@ def test_what_is_no_run_is_refused_in_one_line(
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "events.jsonl").write_text('{"lr": 0.1}\nhello\n')
+    (tmp_path / "passwd").write_text("root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1::/:/bin/false\n")
+    (tmp_path / "line").write_text("no line ends here")
     for path, words in [
         ("nowhere", "does not exist"),
         ("folder", "has no events.jsonl"),
         ("foreign", "not a log of swell"),
+        ("passwd", "not a log of swell"),
+        ("line", "not a log of swell"),
     ]:
         assert main([command, str(tmp_path / path)]) == 2
         shown = capsys.readouterr()

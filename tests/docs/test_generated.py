@@ -34,3 +34,12 @@ def test_every_benchmark_has_a_section_on_the_page_of_benchmarks() -> None:
     folders = [path.parent.name for path in (ROOT / "benchmarks").glob("*/README.md")]
     assert folders and all(f"`benchmarks/{folder}`" in page for folder in folders)
     assert not [line for line in page.splitlines() if line.startswith("# ")]
+
+
+def test_the_pictures_of_the_concept_pages_are_current_and_each_is_on_a_page() -> None:
+    files = runpy.run_path(str(ROOT / "scripts" / "concept_pictures.py"))["files"]()
+    stale = [path.name for path, text in files.items() if not path.exists() or path.read_text() != text]
+    assert stale == [], "run python scripts/concept_pictures.py"
+    assert {path.name for path in (ROOT / "docs/images/concepts").iterdir()} == {path.name for path in files}
+    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    assert [path.name for path in files if f"](images/concepts/{path.name})" not in pages] == []

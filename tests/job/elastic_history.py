@@ -21,6 +21,7 @@ from swell.checkpoint.cadence import Cadence
 from swell.core.events import Stepped
 from swell.core.order import Shuffled
 from swell.errors import ConfigError
+from swell.gradients import overlap
 from swell.runtime.faults import Fault, Faults
 from swell.supervisor.control import ask
 from swell.supervisor.patience import Patience
@@ -74,6 +75,7 @@ def play(folder: Path, history: History) -> list[dict[str, Any]]:
 def train(folder: str, life: int, resizes: list[tuple[int, int]], stop: int | None, options: dict[str, Any]) -> None:
     """What each worker runs: a job that writes down what it tries and what it commits."""
     place = Path(folder)
+    overlap.FIRST_BYTES = overlap.BUCKET_BYTES = options.get("bucket_bytes", overlap.BUCKET_BYTES)
     job = swell.Job(
         place / "saved",
         batch=swell.Schedule(BATCHES, unit="epochs", base=BASE),

@@ -43,6 +43,16 @@ def test_a_worker_killed_at_any_point_of_a_step_costs_that_step_only(
     check(tmp_path, undisturbed({}))
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_killed_between_the_buckets_of_a_step_costs_that_step_only(
+    tmp_path: Path, undisturbed: Any, rank: int
+) -> None:
+    faults = (fail_at(rank, 6, "reduce"), fail_at(rank, 15, "reduce"))
+    history = History(start=3, faults=faults, options={"bucket_bytes": 1})  # one for each parameter
+    assert [record["point"] for record in play(tmp_path, history)] == ["reduce", "reduce"]
+    check(tmp_path, undisturbed({}))
+
+
 @pytest.mark.parametrize("point", ["backward", "reduce", "commit"])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "kill"])
 def test_a_worker_may_fail_in_any_way(tmp_path: Path, undisturbed: Any, kind: str, point: str) -> None:

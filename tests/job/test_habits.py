@@ -106,6 +106,35 @@ def test_gradients_that_are_gone_are_missed_at_once(micro: int) -> None:
         go(cleared, micro=micro)
 
 
+def with_scaler(body: Callable[[Any, Any, Any, Any, Tensor, Tensor], None], *, micro: int) -> int:
+    job, model, scaler = swell.Job(batch=8, micro=micro), make_model(), torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    job.wrap(model, optimizer, scaler=scaler)
+    for x, y, _ in job.loader(Points(32)):
+        body(job, scaler, model, optimizer, x, y)
+        job.step()
+    return job.steps
+
+
+def unscale_by_hand(job: Any, scaler: Any, model: Any, optimizer: Any, x: Tensor, y: Tensor) -> None:
+    job.backward(mean_loss(model, x, y))
+    scaler.unscale_(optimizer)
+
+
+def scale_by_hand(job: Any, scaler: Any, model: Any, optimizer: Any, x: Tensor, y: Tensor) -> None:
+    job.backward(scaler.scale(mean_loss(model, x, y)))
+
+
+@pytest.mark.parametrize("micro", [8, 4])
+def test_a_scaler_that_the_script_uses_too_is_refused(micro: int) -> None:
+    with pytest.raises(LoopError, match=r"scaler\.unscale_\(\) was called.*twice.*job\.step\(clip="):
+        with_scaler(unscale_by_hand, micro=micro)
+    with pytest.raises(LoopError, match=r"was scaled by the script.*job\.backward\(loss\) without scaler\.scale"):
+        with_scaler(scale_by_hand, micro=micro)
+    plainly = lambda job, scaler, model, optimizer, x, y: job.backward(mean_loss(model, x, y))  # noqa: E731
+    assert with_scaler(plainly, micro=micro) == 4
+
+
 def test_gradients_cleared_in_one_micro_batch_of_many_are_missed_too() -> None:
     number = iter(range(99))
 

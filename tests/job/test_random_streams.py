@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import swell
 from swell.checkpoint.rng import capture_rng, restore_rng
+from swell.job.random_streams import RandomStreams
 from tests.job.scenario import Points, make_model, mean_loss
 from tests.workers import run_workers
 
@@ -185,10 +188,7 @@ def test_a_wrong_mode_is_refused() -> None:
 
 
 def test_numpys_state_is_captured_where_only_the_second_of_two_normal_numbers_was_used() -> None:
-    job = swell.Job(batch=4, progress=False)
-    from swell.job.random_streams import RandomStreams
-
-    streams = RandomStreams(job.engine.peers)
+    streams = RandomStreams(swell.Job(batch=4, progress=False).engine.peers)
     with seeded(5):
         streams.begin_step(0)
         np.random.normal()  # draws two and keeps one
@@ -198,3 +198,41 @@ def test_numpys_state_is_captured_where_only_the_second_of_two_normal_numbers_wa
         after = np.random.normal(), np.random.normal()
         streams.undo()
         assert (np.random.normal(), np.random.normal()) == after and kept not in after
+
+
+DRAWS: dict[str, Any] = {
+    "nothing": lambda: None,
+    "python": random.random,
+    "python, normal": lambda: random.gauss(0, 1),
+    "python, a whole block": lambda: [random.getrandbits(32) for _ in range(624)],
+    "python, seeded": lambda: random.seed(3),
+    "numpy": np.random.random,
+    "numpy, normal": np.random.normal,
+    "numpy, a whole block": lambda: np.random.bytes(4 * 624),
+    "numpy, seeded": lambda: np.random.seed(3),
+    "torch": lambda: torch.rand(3),
+}
+
+
+@given(steps=st.lists(st.lists(st.sampled_from(sorted(DRAWS)), max_size=3), min_size=1, max_size=6))
+@settings(deadline=None, max_examples=50)
+def test_an_undone_step_finds_the_generators_where_it_began(steps: list[list[str]]) -> None:
+    streams = RandomStreams(swell.Job(batch=4, progress=False).engine.peers)
+    with seeded(5):
+        for draws_of_step in steps:
+            streams.begin_step(0)
+            python, numpy, pytorch = random.getstate(), np.random.get_state(), torch.get_rng_state()
+            for name in draws_of_step:
+                DRAWS[name]()
+            drawn = random.getstate(), np.random.get_state(), torch.get_rng_state()
+            streams.undo()
+            assert random.getstate() == python
+            assert _same(np.random.get_state(), numpy)
+            assert torch.equal(torch.get_rng_state(), pytorch)
+            random.setstate(drawn[0])
+            np.random.set_state(drawn[1])
+            torch.set_rng_state(drawn[2])
+
+
+def _same(one: Any, other: Any) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))

@@ -93,12 +93,18 @@ def test_the_latest_figures_are_read_from_the_end_of_a_long_log(tmp_path: Path) 
         for step in range(600):
             log.emit(Stepped(time=0.0, step=step, epoch=epoch, samples=step, **figures))
             log.emit(Warned(time=0.0, message='"event": "step" in a message'))
-    log.close()
+    log.flush()
     with (tmp_path / "events.jsonl").open("a") as file:
         file.write('{"event": "step", "time": 0.0, "st')  # being written
     begin, *steps = recent_events(tmp_path / "events.jsonl")
     assert isinstance(begin, EpochStarted) and begin.epoch == 1
     assert [step.step for step in steps if isinstance(step, Stepped)] == list(range(568, 600))
+    log.close()
+    log.emit(EpochStarted(time=0.0, epoch=2, samples=600))
+    *steps, begin = recent_events(tmp_path / "events.jsonl")
+    assert isinstance(begin, EpochStarted) and begin.epoch == 2, "whose steps are not written yet"
+    assert [step.step for step in steps if isinstance(step, Stepped)] == list(range(568, 600))
+    log.close()
     assert recent_events(tmp_path / "none.jsonl") == []
 
 

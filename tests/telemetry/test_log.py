@@ -9,16 +9,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swell.core.events import Warned
+from swell.core.events import Stepped, Warned
 from swell.errors import ConfigError
 from swell.telemetry import LOG_NAME, EventLog, read_events
-from tests.telemetry.runs import a_run
+from swell.telemetry.log import MOST_HELD
+from tests.telemetry.runs import a_run, stepped
 
 MESSAGES = st.lists(st.text() | st.just("two\nlines"), max_size=8)
 
@@ -48,7 +50,8 @@ def test_a_run_reads_back_as_it_was_told(tmp_path):
     log = EventLog(tmp_path / "deep" / "folder" / LOG_NAME)
     for event in a_run():
         log.emit(event)
-    assert list(read_events(log.path)) == a_run()  # before it is closed: every line is there at once
+    log.flush()
+    assert list(read_events(log.path)) == a_run()  # before it is closed
     log.close()
 
 
@@ -83,24 +86,129 @@ def test_blocks_of_zeros_after_a_power_cut_are_passed_over(tmp_path):
     assert messages(path) == ["before", "after"]
 
 
-def test_a_killed_process_loses_no_line(tmp_path):
-    path = tmp_path / LOG_NAME
+STEPS = """
+import os, signal, sys, time
+from swell.core.events import Stepped, Warned
+from swell.telemetry import EventLog
+from tests.telemetry.runs import stepped
+log = EventLog(sys.argv[1], small=True)
+def step(first, last):
+    for number in range(first, last): log.emit(stepped(time=number / 10, step=number, samples=64 * number))
+"""
+
+
+def run(code: str, path: Path) -> tuple[int, list[object]]:
+    """The exit status of a process that writes a log, and the steps and messages that are in it afterwards."""
+    done = subprocess.run([sys.executable, "-c", STEPS + code, str(path)], stderr=subprocess.DEVNULL, timeout=60)
+    return done.returncode, what_is_in(path)
+
+
+def what_is_in(path: Path) -> list[object]:
+    events = read_events(path)
+    return [event.step if isinstance(event, Stepped) else getattr(event, "message", "") for event in events]
+
+
+def test_a_killed_process_loses_no_line_but_the_steps_that_are_held(tmp_path):
     code = (
-        "import os, signal, sys\n"
-        "from swell.core.events import Warned\n"
-        "from swell.telemetry import EventLog\n"
-        "log = EventLog(sys.argv[1])\n"
-        "for number in range(100): log.emit(Warned(time=0.0, message=str(number)))\n"
+        "step(1, 4)\n"
+        "for number in range(20): log.emit(Warned(time=0.0, message=str(number)))\n"
+        "step(4, 7)\n"
+        "log.flush()\n"
+        "step(7, 9)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    killed = subprocess.run([sys.executable, "-c", code, str(path)])
-    assert killed.returncode == -signal.SIGKILL
-    assert messages(path) == [str(number) for number in range(100)]
+    status, found = run(code, tmp_path / LOG_NAME)
+    assert status == -signal.SIGKILL
+    held = [[], [7], [7, 8]]  # the thread may have written them
+    assert found in [[1, 2, 3, *map(str, range(20)), 4, 5, 6, *more] for more in held]
+
+
+def test_steps_are_in_the_file_soon_though_nothing_else_happens(tmp_path):
+    log, path = EventLog(tmp_path / LOG_NAME, small=True), tmp_path / LOG_NAME
+    give_up_at, written = time.monotonic() + 30, 0
+    for number in range(1, 4):
+        log.emit(stepped(time=number / 10, step=number, samples=64 * number))
+        while written < number and time.monotonic() < give_up_at:
+            time.sleep(0.01)
+            written = len(what_is_in(path))
+    assert what_is_in(path) == [1, 2, 3]
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("", 0),
+        ("raise RuntimeError", 1),
+        ("sys.exit(3)", 3),
+        ("signal.raise_signal(signal.SIGINT)", -signal.SIGINT),
+        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); signal.raise_signal(signal.SIGTERM)", 143),
+    ],
+)
+def test_a_process_that_ends_by_itself_or_by_an_error_loses_no_step(tmp_path, end, status):
+    assert run(f"step(1, 9)\n{end}\n", tmp_path / LOG_NAME) == (status, list(range(1, 9)))
+
+
+def test_a_forked_process_writes_its_own_events_and_none_of_its_parent(tmp_path):
+    code = (
+        "step(1, 9)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    step(100, 103)\n"
+        "    sys.exit()\n"
+        "os.waitpid(child, 0)\n"
+        "step(9, 12)\n"
+    )
+    status, found = run(code, tmp_path / LOG_NAME)
+    assert status == 0
+    assert sorted(map(int, found)) == [*range(1, 12), *range(100, 103)]
+    assert [step for step in found if int(step) < 100] == list(range(1, 12))
+
+
+@given(st.lists(st.booleans(), max_size=600))
+def test_events_are_in_the_log_in_their_order_whenever_steps_are_written(tmp_path_factory, kinds):
+    path = fresh(tmp_path_factory.getbasetemp())
+    log, told = EventLog(path, small=True), []
+    for number, is_step in enumerate(kinds, start=1):
+        told.append(number if is_step else str(number))
+        log.emit(stepped(time=number / 10, step=number, samples=64 * number) if is_step else warned(number))
+    log.close()
+    assert what_is_in(path) == told
+
+
+def test_a_log_that_another_process_writes_now_takes_none_of_the_steps_that_were_held(tmp_path, caplog):
+    mine = [True]
+    log = EventLog(tmp_path / LOG_NAME, small=True, may_write=lambda: mine[0])
+    log.emit(stepped(step=1, samples=64))
+    log.flush()
+    log.emit(stepped(step=2, samples=128))
+    mine[0] = False  # this process was stopped, and continues when its run has another writer
+    log.emit(warned("too late"))
+    log.close()
+    assert what_is_in(log.path) in ([1], [1, 2])  # the thread may have written the second in time
+    assert "another process writes this run's folder" in caplog.text
+
+
+def test_a_full_disk_keeps_no_steps_in_memory_and_the_next_one_is_whole(tmp_path, monkeypatch, caplog):
+    log = EventLog(tmp_path / LOG_NAME, small=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", _no_room)
+        for number in range(1, 2 * MOST_HELD):
+            log.emit(stepped(time=number / 10, step=number, samples=64 * number))
+        log.flush()
+    log.emit(stepped(time=1000.0, step=1000, samples=64_000))
+    log.close()
+    assert what_is_in(log.path) == [1000]
+    assert len(caplog.records) == 1 and "No space left" in caplog.text
+
+
+def _no_room(file: int, data: bytes) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full, a disk that is always full")
 def test_a_full_disk_costs_one_warning_and_not_the_run(caplog, monkeypatch, tmp_path):
-    monkeypatch.setattr("swell.telemetry.log.open_regular", lambda path, flags: os.open("/dev/full", os.O_RDWR))
+    monkeypatch.setattr("swell.telemetry.log_file.open_regular", lambda path, flags: os.open("/dev/full", os.O_RDWR))
     log = EventLog(tmp_path / "events.jsonl")
     for number in range(5):
         log.emit(warned(number))

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from swell.core.events import BatchChanged, Event, LogStarted, Stepped, Warned, to_json
 from swell.errors import ConfigError
-from swell.telemetry import LOG_NAME, EventLog, LogReader, read_events
-from swell.telemetry import log as log_module
-from swell.telemetry.log import last_step
+from swell.telemetry import LOG_NAME, EventLog, LogReader, log_file, read_events
+from swell.telemetry.log import last_samples
 from swell.telemetry.log_parts import older_parts, put_away
 from swell.telemetry.log_reader import require_log
 from tests.telemetry.runs import a_run, stepped
@@ -59,10 +58,11 @@ def _extend(path: Path, data: bytes) -> None:
 
 @pytest.mark.parametrize("every", [1, 7, 1000])
 def test_files_that_are_put_away_are_read_in_their_order(tmp_path, monkeypatch, every):
-    monkeypatch.setattr(log_module, "PART_BYTES", 5000)
+    monkeypatch.setattr(log_file, "PART_BYTES", 5000)
     log, reader, read = EventLog(tmp_path / LOG_NAME, small=True), LogReader(tmp_path), []
     for number, event in enumerate(steps(1, 200)):
         log.emit(event)
+        log.flush()
         if number % every == 0:
             read += reader.poll()
     read += reader.poll()
@@ -70,10 +70,11 @@ def test_files_that_are_put_away_are_read_in_their_order(tmp_path, monkeypatch, 
     assert len(older_parts(log.path)) > 3 and all(part.suffix == ".gz" for part in older_parts(log.path))
     assert numbers(read_events(log.path)) == list(range(1, 200))
     assert numbers(LogReader(log.path).poll()) == list(range(1, 200))
-    assert last_step(log.path) == 199
+    assert last_samples(log.path) == 64 * 199
     log.close()
     again = EventLog(tmp_path / LOG_NAME, small=True)
     again.emit(stepped(time=1.7e9 + 30, step=200, samples=64 * 200))
+    again.close()
     assert numbers(reader.poll()) == [200]
 
 

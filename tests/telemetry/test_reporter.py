@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from swell.core.events import Event, Stepped, Warned
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swell.core.events import Event, RunStarted, Stepped, Warned
 from swell.telemetry import EventLog, Fanout, Reporter, read_events
 
 
@@ -41,6 +44,7 @@ def stepped(step: int) -> Stepped:
 
 
 WARNED = Warned(time=0.0, message="slow disk")
+STARTED = RunStarted(time=0.0, version="1", replicas=2, base_batch=8, policy="Fixed(8)", rule="auto", seed=0, samples=0)
 
 
 def test_sinks_are_opened_by_the_first_event_and_again_after_a_close() -> None:
@@ -79,11 +83,36 @@ def test_the_next_first_replica_reports_a_step_that_the_log_lacks_and_no_other(t
     for step in (1, 2):
         heir.emit(stepped(step))
     lost.emit(stepped(1))
+    lost.flush()
     newcomer.remember(heir.latest)
     left[0] = True
     heir.emit(WARNED)
     newcomer.emit(WARNED)  # by now the log has step 2
+    lost.close()
     assert list(read_events(tmp_path / "events.jsonl")) == [stepped(1), stepped(2), WARNED, WARNED]
+
+
+@given(in_log=st.integers(0, 40), taken=st.integers(0, 40), resumed=st.booleans())
+def test_whatever_the_lost_replica_had_not_written_is_reported_once(tmp_path_factory, in_log, taken, resumed) -> None:
+    path = tmp_path_factory.mktemp("run") / "events.jsonl"
+    sinks = [EventLog(path)]
+    if resumed:  # steps of an earlier start, which the run does again
+        sinks[0].emit(stepped(1000))
+        sinks[0].emit(STARTED)
+    first = [False]
+    heir = Reporter(lambda: Fanout([EventLog(path)]), is_first=lambda: first[0])
+    for step in range(1, taken + 1):
+        heir.emit(stepped(step))
+        if step <= in_log:
+            sinks[0].emit(stepped(step))
+    sinks[0].close()
+    first[0] = True
+    heir.emit(WARNED)
+    heir.emit(stepped(taken + 1))
+    heir.close()
+    before = [stepped(1000), STARTED] if resumed else []
+    steps = [stepped(step) for step in range(1, taken + 1)]
+    assert list(read_events(path)) == [*before, *steps, WARNED, stepped(taken + 1)]
 
 
 def test_a_replica_without_a_step_has_nothing_to_hand_on() -> None:

@@ -36,12 +36,11 @@ def _run(args: Namespace) -> int:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    from swell.telemetry.run_summary import compact, duration
+    from swell.telemetry.run_summary import compact
 
-    result = ", ".join(f"{name} {value:.4g}" for name, value in row["metrics"].items() if value is not None)
+    result = ", ".join(f"{name} {value:.3g}" for name, value in row["metrics"].items() if value is not None)
     if not result and row["loss"] is not None:
-        result = f"loss {row['loss']:.4g}"
-    ago = "" if row["last_time"] is None else f"{duration(max(0.0, time.time() - row['last_time']))} ago"
+        result = f"loss {row['loss']:.3g}"
     return (
         row["name"],
         row["state"],
@@ -50,8 +49,20 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         compact(row["samples"]),
         str(row["workers"] or ""),
         result,
-        ago,
+        "" if row["last_time"] is None else _ago(time.time() - row["last_time"]),
     )
+
+
+def _ago(seconds: float) -> str:
+    """How long ago, in the largest unit of which there are two.
+
+    >>> [_ago(seconds) for seconds in (-1, 119, 120, 7200, 260_000)]
+    ['0 s ago', '119 s ago', '2 min ago', '2 h ago', '3 days ago']
+    """
+    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{max(0.0, seconds):.0f} s ago"
 
 
 COMMAND = Command(

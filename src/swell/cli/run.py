@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import select
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
@@ -13,6 +11,7 @@ from typing import Any
 
 from swell.cli.command import Command
 from swell.cli.run_line import watched
+from swell.cli.standard_streams import write_out
 from swell.errors import ConfigError
 
 
@@ -164,18 +163,7 @@ def _with_torchrun(args: Namespace, command: list[str]) -> int:
 
 
 def _write(line: str) -> None:
-    """Write to the descriptor itself: a thread that is stuck in a file object's lock would spoil Python's exit."""
-    try:
-        descriptor, encoding = sys.stdout.fileno(), sys.stdout.encoding
-    except (AttributeError, OSError, ValueError):  # there is none, or a test or a notebook has put another in its place
-        print(line, flush=True)
-        return
-    data = line.encode(encoding, errors="replace") + b"\n"
-    while data:
-        try:
-            data = data[os.write(descriptor, data) :]
-        except BlockingIOError:  # somebody who shares the terminal made it non-blocking
-            select.select([], [descriptor], [])
+    write_out(f"{line}\n")
 
 
 COMMAND = Command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from swell.cli.standard_streams import write_out
 from swell.errors import ConfigError
 
 Write = Callable[[str], None]
@@ -48,7 +50,7 @@ class RunLine:
         from swell.telemetry.run_folder import RunFolder
 
         self._run, self._write = RunFolder(folder), write
-        self._draw = _draw if draw is None else draw
+        self._draw = write_out if draw is None else draw
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._text = ""
         self._thread = threading.Thread(target=self._tick, daemon=True, name="swell-line")
@@ -59,8 +61,13 @@ class RunLine:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join(2.0)
-        with self._lock:
+        clear = threading.Thread(target=self._clear, daemon=True, name="swell-line-end")
+        clear.start()
+        clear.join(1.0)  # the terminal may take nothing, because nobody reads it
+
+    def _clear(self) -> None:
+        self._thread.join()
+        with self._lock, contextlib.suppress(OSError, ValueError):
             self._draw(_CLEAR)
         self._run.reader.close()
 
@@ -90,8 +97,3 @@ class RunLine:
             if not self._ended.is_set():
                 self._text = text
                 self._draw(f"{_CLEAR}{text}")
-
-
-def _draw(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

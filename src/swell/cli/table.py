@@ -21,6 +21,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, title
             print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
         return
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, header_style="bold cyan")
+    table.collapse_padding = True  # narrow enough for 80 columns
     for heading in headings:
         table.add_column(heading, justify="right")
     for row in rows:

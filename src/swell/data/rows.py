@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -42,12 +42,17 @@ def samples_left_out(batch: Any, asked: int) -> int:
     return asked - held
 
 
-def _tensors(batch: Any) -> Iterator[Tensor]:
+def _tensors(batch: Any) -> list[Tensor]:
     if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from _tensors(value)
-    elif isinstance(batch, (list, tuple)):
-        for value in batch:
-            yield from _tensors(value)
+        return [batch]
+    if not isinstance(batch, (list, tuple)):
+        if not isinstance(batch, Mapping):
+            return []
+        batch = batch.values()
+    tensors: list[Tensor] = []
+    for value in batch:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+        else:
+            tensors += _tensors(value)
+    return tensors

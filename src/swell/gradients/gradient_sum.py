@@ -88,10 +88,7 @@ class GradientSum:
     @property
     def outdated(self) -> bool:
         """Whether parameters were added to the optimizer since ``clear``."""
-        groups = self._optimizer.param_groups
-        if len(groups) != len(self._sizes):
-            return True
-        return any([len(group["params"]) != size for group, size in zip(groups, self._sizes, strict=True)])
+        return [len(group["params"]) for group in self._optimizer.param_groups] != self._sizes
 
     def weigh(self, multiplier: float) -> None:
         """Multiply what a backward pass left in ``.grad``, where its loss was not weighted before it."""

@@ -12,7 +12,7 @@ from swell.core.protocols import OverlappingCollective, PendingSum
 from swell.gradients.gradient_sum import ABSENT, DENSE, SPARSE, GradientSum
 from swell.gradients.norms import WIDE
 
-FIRST_BYTES, BUCKET_BYTES = 2**20, 25 * 2**20  # the first is small, so that the network is busy early
+FIRST_BYTES, BUCKET_BYTES = 2**20, 25 * 2**20  # each bucket is twice the one before, so that the network is busy early
 
 
 @dataclass
@@ -251,13 +251,12 @@ def _buckets(parameters: Sequence[Tensor], order: Sequence[int]) -> list[_Bucket
         parameter = parameters[index]
         dtype = WIDE.get(parameter.dtype, parameter.dtype)
         kind = dtype, parameter.device, parameter.requires_grad
-        size = parameter.numel() * dtype.itemsize
         lists = kinds.setdefault(kind, [])
-        if not lists or room[kind] < size:
-            room[kind] = FIRST_BYTES if not lists else BUCKET_BYTES
+        if not lists or room[kind] <= 0:  # full: a large gradient does not wait for those that would fit beside it
+            room[kind] = min(FIRST_BYTES << len(lists), BUCKET_BYTES)
             lists.append([])
         lists[-1].append(index)
-        room[kind] -= size
+        room[kind] -= parameter.numel() * dtype.itemsize
     place = {index: number for number, index in enumerate(order)}
     made = [(kind, indices) for kind, lists in kinds.items() for indices in lists]
     made.sort(key=lambda one: (not one[0][2], place[one[1][-1]]))  # by when they will be complete

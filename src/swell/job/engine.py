@@ -59,11 +59,12 @@ class Engine:
     ) -> None:
         self.state, self.peers, self.rehearsal = state, peers, rehearsal
         self.hooks = Hooks()
-        self.reporter = Reporter(sinks, is_first=lambda: peers.is_first)
+        self._open_sinks, self._sinks = sinks, Fanout(())
+        self.reporter = Reporter(self._opened_sinks, is_first=lambda: peers.is_first)
         emit = self.reporter.emit
         self.horizon = Horizon()
         self.planner = Planner(state, peers, self.horizon, statistics)
-        self.saving = Saving(state, peers, random, saving, emit=emit)
+        self.saving = Saving(state, peers, random, saving, emit=emit, flush=self.reporter.flush)
         self.recovery = Recovery(state, peers, self.saving, self.reporter, random)
         self._advice = Advice(peers, outlook=self.planner.outlook, emit=emit)
         self.committer = Committer(
@@ -146,7 +147,12 @@ class Engine:
         if not self._prepared:  # now the optimizers have their states
             self._prepared = True
             self.saving.prepare()
-        self._advice.after_step(step)
+        if self._sinks.sinks:  # what nobody listens to is not worked out
+            self._advice.after_step(step)
+
+    def _opened_sinks(self) -> Fanout:
+        self._sinks = self._open_sinks()
+        return self._sinks
 
     # The ends of a run
 

@@ -51,6 +51,14 @@ class Epochs:
             yield from self._epoch(epochs=count)
         self._finish()
 
+    def endless(self) -> Iterator[int]:
+        """One epoch after another, for facades whose script counts them itself; the length of the run is not known."""
+        self._horizon.epochs = self._horizon.target = None
+        self._begin()
+        while not self._planner.finished:
+            yield from self._epoch(epochs=None)
+        self._finish()
+
     def until(
         self, *, steps: float | None, epochs: float | None, stopping: EarlyStopping | None = None
     ) -> Iterator[int]:

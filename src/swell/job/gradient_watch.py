@@ -29,13 +29,18 @@ class GradientWatch:
     def __init__(self) -> None:
         self._seen: list[tuple[Tensor, Tensor, int]] = []  # a parameter, its gradient, writes to it
         self._looks = 0
+        self._few: list[Tensor] = []  # of the parameters that were given last
+        self._all: Sequence[Tensor] = ()
 
     def remember(self, parameters: Sequence[Tensor]) -> None:
         """A backward pass is done."""
-        number = len(parameters)
-        if self._looks >= THOROUGH and self._looks % THOROUGH and number > FEW:
-            parameters = [parameters[place * (number - 1) // (FEW - 1)] for place in range(FEW)]
-        self._seen = [(p, p.grad, p.grad._version) for p in parameters if p.grad is not None]
+        if self._looks >= THOROUGH and self._looks % THOROUGH:
+            if parameters is not self._all:
+                self._all, last = parameters, len(parameters) - 1
+                places = range(last + 1) if last < FEW else [place * last // (FEW - 1) for place in range(FEW)]
+                self._few = [parameters[place] for place in places]
+            parameters = self._few
+        self._seen = [(p, gradient, gradient._version) for p in parameters if (gradient := p.grad) is not None]
 
     def change(self) -> Change:
         """What became of the gradients since; they are forgotten."""
@@ -43,9 +48,10 @@ class GradientWatch:
         self._looks += 1
         found, gone = Change.NONE, bool(seen)
         for parameter, gradient, version in seen:
-            if parameter.grad is not None:
+            now = parameter.grad
+            if now is not None:
                 gone = False
-                if parameter.grad is not gradient or gradient._version != version:
+                if now is not gradient or gradient._version != version:
                     found = Change.WRITTEN
         return Change.GONE if gone else found
 

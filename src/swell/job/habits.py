@@ -15,6 +15,7 @@ from swell.job.gradient_watch import Change
 from swell.job.learner import Learner
 from swell.job.loss_graph import divided_by_hand, sums_samples
 from swell.job.peers import Peers
+from swell.job.scaler_watch import scaled_by_script, unscaled_by_script
 from swell.job.script_line import script_level
 from swell.loop.pace import Pace
 from swell.loop.step import StepInProgress
@@ -47,6 +48,12 @@ class Habits:
                 "job.backward(loss, weight=...) with what the loss is a mean over, the rows of the batch."
             )
         for learner in learners:
+            if learner.scaler is not None and scaled_by_script(learner.scaler, loss):
+                raise LoopError(
+                    "the loss given to job.backward was scaled by the script; expected the loss itself, because "
+                    "job.backward scales it by the scaler that job.wrap was given. Call job.backward(loss) without "
+                    "scaler.scale, and leave out scaler.unscale_, scaler.step and scaler.update."
+                )
             if not learner.model.training:
                 self._look_at_mode(learner.model)
         if self._looks < LOOKS:
@@ -54,7 +61,17 @@ class Habits:
             self._look_at_loss(loss, step.plan, samples=step.mine[step.index].size, weighted=weighted)
 
     def before_step(self, step: StepInProgress, learner: Learner) -> None:
-        """Refuse gradients of a part of the step that the script has changed; warn if they are those of all of it."""
+        """Refuse gradients of a part of the step that the script has changed; warn if they are those of all of it.
+
+        Gradients that the script has unscaled are refused anyway.
+        """
+        if learner.scaler is not None and unscaled_by_script(learner.scaler, learner.optimizer):
+            step.spoiled = "its gradients were unscaled"
+            raise LoopError(
+                "scaler.unscale_() was called between job.backward and job.step; expected only job.step to call it, "
+                "because gradients would be divided by the scale twice, and nothing of the step was committed. "
+                f"{_CLIP_IN_STEP}"
+            )
         change = learner.touched.change()
         if change is Change.NONE:
             return

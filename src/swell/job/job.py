@@ -506,6 +506,7 @@ class Job:
             raise ConfigError(
                 "run_dir is None; expected a run folder, whose log job.plot shows. Give one: swell.Job('runs/a', ...)."
             )
+        self.engine.reporter.flush()
         return RunPlot(self.run_dir, *others)
 
     def speedup(self, replicas: int | Iterable[int]) -> dict[int, float]:

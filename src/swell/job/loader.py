@@ -14,6 +14,7 @@ from swell.data.loader_options import LoaderOptions
 from swell.data.span import Span
 from swell.errors import LoadError, LoopError
 from swell.job.boundary import Boundary, Hooks
+from swell.job.compiled_models import halves_of_compiled
 from swell.job.planner import Chosen, Planner
 from swell.job.recovery import Recovery
 from swell.job.run_state import RunState
@@ -69,7 +70,8 @@ class TrainingLoader:
             while (chosen := self._choose()) is not None:
                 step = self._steps.open(chosen)
                 self._state.data.announce(rank=step.rank, step=self._state.steps)
-                yield from self._hand_out(step)
+                with halves_of_compiled(split=step.split):
+                    yield from self._hand_out(step)
                 self._steps.close(step)
             if self._planner.in_pass:
                 self._boundary.end_pass()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import random
+import sys
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +20,8 @@ from swell.job.peers import Peers
 
 MODES = ("per-replica", "same")
 _REPLICA = 6  # keeps these keys apart from those of the orders
-_WORDS = 625  # of the state of numpy's generator: 624 and a position
+_WORDS = 625  # of a Mersenne twister: 624 and a position, which moves with each draw; all 624 change when it is through
+_FEW = 4  # of them tell whether anything was drawn: the position and some words beside it
 
 
 class RandomStreams:
@@ -37,7 +40,7 @@ class RandomStreams:
         self._own_seed: int | None = None  # what this replica's generators were seeded with here; None for the script's
         self._rank: int | None = None  # in the world before
         self._state: dict[str, Any] | None = None  # when the step under way began
-        self._numpy = _NumpyState()
+        self._python, self._numpy = _PythonState(), _NumpyState()
 
     def begin(self) -> None:
         """Before anything is resumed: remember what the script seeded its generators with."""
@@ -70,13 +73,20 @@ class RandomStreams:
         if self._own_seed is not None and self._rank and torch.initial_seed() != self._own_seed:
             self._seed = torch.initial_seed()
             self._derive(samples)
-        device = self._peers.device
+        generators = self._torch_generators()
         self._state = {
-            "python": random.getstate(),
+            "python": self._python.capture(),
             "numpy": self._numpy.capture(),
-            "torch": torch.default_generator.get_state(),
-            "device": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+            "torch": [(one, one.clone_state()) for one in generators],  # a clone costs less than its state as a tensor
         }
+
+    def _torch_generators(self) -> list[torch.Generator]:
+        """torch's global generators that a step may draw from: the CPU's, and that of this replica's device."""
+        device = self._peers.device
+        if device.type != "cuda" or not torch.cuda.is_initialized():
+            return [torch.default_generator]
+        index = torch.cuda.current_device() if device.index is None else device.index
+        return [torch.default_generator, torch.cuda.default_generators[index]]
 
     def undo(self) -> None:
         """Put the generators back to where the step under way began, because it is done again."""
@@ -85,9 +95,8 @@ class RandomStreams:
             return
         random.setstate(state["python"])
         np.random.set_state(state["numpy"])
-        torch.default_generator.set_state(state["torch"])
-        if state["device"] is not None:
-            torch.cuda.set_rng_state(state["device"], self._peers.device)
+        for generator, clone in state["torch"]:
+            generator.set_state(clone.get_state())
 
     def _derive(self, samples: int) -> None:
         seed = torch.initial_seed() if self._seed is None else self._seed
@@ -108,6 +117,45 @@ def check_random(mode: str) -> None:
         )
 
 
+class _PythonState:
+    """The state of Python's global generator, copied only if it has changed, because the copy takes 20 microseconds.
+
+    Whether it has changed is seen in the generator's memory. If its words are not found there, it is copied every time.
+    """
+
+    def __init__(self) -> None:
+        self._generator: Any = None
+        self._memory: Any = None
+        self._seen: list[int] = []
+        self._state: Any = None
+
+    def capture(self) -> Any:
+        generator = getattr(random.getstate, "__self__", None)
+        if generator is not self._generator:
+            self._generator, self._memory, self._seen = generator, _memory_of(generator), []
+        if self._memory is None:
+            return random.getstate()
+        now = self._memory[:_FEW]
+        # A second normal number is kept beside that memory, so its use does not show there.
+        if now != self._seen or self._state[2] is not None or generator.gauss_next is not None:
+            self._seen, self._state = now, random.getstate()
+        return self._state
+
+
+def _memory_of(generator: Any) -> Any:
+    """The position and the words of a generator as they lie in memory; None if they are not there."""
+    if type(generator) is not random.Random or sys.implementation.name != "cpython":
+        return None
+    size, words = random.Random.__basicsize__, array("I", generator.getstate()[1])  # 624 and a position
+    if words.itemsize != 4 or len(words) != _WORDS:
+        return None
+    place = ctypes.string_at(id(generator), size).find(words[:-1].tobytes())
+    if place < 4:
+        return None
+    memory = (ctypes.c_uint32 * _WORDS).from_address(id(generator) + place - 4)
+    return memory if memory[0] == words[-1] else None
+
+
 class _NumpyState:
     """The state of numpy's global generator, copied only if it has changed, because the copy takes 100 microseconds.
 
@@ -117,19 +165,19 @@ class _NumpyState:
     def __init__(self) -> None:
         self._generator: Any = None
         self._memory: Any = None
-        self._seen = b""
+        self._seen: list[int] = []
         self._state: Any = None
 
     def capture(self) -> Any:
         generator = np.random.get_bit_generator()  # pyright: ignore[reportAttributeAccessIssue]  # numpy 1.24
         if generator is not self._generator:
-            self._generator, self._state, self._memory = generator, None, None
+            self._generator, self._memory, self._seen = generator, None, []
             if type(generator).__name__ == "MT19937":
                 self._memory = (ctypes.c_uint32 * _WORDS).from_address(generator.ctypes.state_address)
         if self._memory is None:
             return np.random.get_state()
-        now = bytes(self._memory)
+        now = self._memory[-_FEW:]
         # A second normal number is kept beside that memory, so its use does not show there.
-        if self._state is None or now != self._seen or self._state[3]:
+        if now != self._seen or self._state[3]:
             self._seen, self._state = now, np.random.get_state()
         return self._state

@@ -154,6 +154,7 @@ class Recovery:
     def _form(self) -> tuple[Collective, bool]:
         """Form the newest world and catch up, again where a replica is lost on the way; whether one was."""
         lost = False
+        self._reporter.flush()  # another replica may be the first in the new world, and looks at the log
         while True:
             try:
                 collective = self._peers.reform()

@@ -6,6 +6,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from swell.job.learner import Learner
 from swell.job.random_streams import RandomStreams
 
+_address = Tensor.data_ptr
 SMALL = 2**16  # elements; torch does not count what batch norm's kernels write to its statistics
 
 
@@ -35,10 +37,11 @@ class _BufferCopy:
 
 
 class _SmallBuffers:
-    """Many small buffers as they were, copied together: one call for those of one type and device."""
+    """Many small buffers as they were, copied together: mostly one call for all of a device."""
 
     def __init__(self, slots: list[tuple[dict[str, Tensor | None], str]]) -> None:
         self._slots = slots
+        self._owners, self._names = [owner for owner, _ in slots], [name for _, name in slots]
         self._read()
 
     def _read(self) -> None:
@@ -48,31 +51,26 @@ class _SmallBuffers:
         self._others = [(t, t.detach().clone()) for t in self._tensors if t is not None and not _is_small(t)]
         kinds: defaultdict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
         for tensor in self._present:
-            kinds[tensor.dtype, tensor.device].append(tensor.detach())
-        self._kinds: list[tuple[list[Tensor], list[Tensor], Tensor]] = []  # tensors, flat views of them, their copy
-        for tensors in kinds.values():
-            flat = [tensor.view(-1) for tensor in tensors]
-            self._kinds.append((tensors, flat, torch.cat(flat)))
+            words = _words(tensor.detach())
+            kinds[words.dtype, words.device].append(words)
+        self._kinds = [(words, torch.cat(words)) for words in kinds.values()]  # flat views of the tensors, their copy
 
     def copy(self) -> None:
         """Copy them all, whether or not they were written to: torch does not count what kernels write."""
-        for (owner, name), tensor in zip(self._slots, self._tensors, strict=True):
-            if owner.get(name) is not tensor:
-                self._read()
-                return
-        if [tensor.data_ptr() for tensor in self._present] != self._addresses:
+        present = list(map(dict.get, self._owners, self._names))
+        moved = not all(map(is_, present, self._tensors))
+        if moved or list(map(_address, self._present)) != self._addresses:
             self._read()
             return
-        for _, flat, values in self._kinds:
-            torch.cat(flat, out=values)
+        for words, values in self._kinds:
+            torch.cat(words, out=values)
         for tensor, values in self._others:
-            values.copy_(tensor)
+            values.copy_(tensor.detach())
 
     def undo(self) -> None:
         """Put them back."""
-        for tensors, _, values in self._kinds:
-            pieces = values.split([tensor.numel() for tensor in tensors])
-            torch._foreach_copy_(tensors, [piece.view_as(t) for piece, t in zip(pieces, tensors, strict=True)])
+        for words, values in self._kinds:
+            torch._foreach_copy_(words, values.split([word.numel() for word in words]))
         for tensor, values in self._others:
             tensor.copy_(values)
         for (owner, name), tensor in zip(self._slots, self._tensors, strict=True):
@@ -113,13 +111,15 @@ class Rollback:
         if self._random is not None:
             self._random.begin_step(samples)
 
-    @torch.no_grad()
     def begin_step(self) -> None:
         """Copy what has changed since the last step began."""
         if self._small is not None:
             self._small.copy()
-        if not self._copies:
-            return
+        if self._copies:
+            self._copy_written()
+
+    @torch.no_grad()
+    def _copy_written(self) -> None:
         written: dict[tuple[torch.dtype, torch.device], list[_BufferCopy]] = {}  # one kind is copied in one call
         for buffer in self._copies:
             now = buffer.owner.get(buffer.name)
@@ -161,7 +161,14 @@ class Rollback:
 
 def _is_small(tensor: Tensor) -> bool:
     """Whether it is copied with others: small, in one piece of plain memory."""
-    return type(tensor) is Tensor and tensor.numel() <= SMALL and tensor.is_contiguous() and not tensor.is_sparse
+    plain = type(tensor) is Tensor and not tensor.is_sparse and not tensor.is_quantized
+    return plain and tensor.numel() <= SMALL and tensor.is_contiguous()
+
+
+def _words(tensor: Tensor) -> Tensor:
+    """Its memory as a flat list of words of one type, whatever it holds, so that different tensors can be joined."""
+    flat = tensor.view(-1)
+    return flat.view(torch.float32) if flat.element_size() % 4 == 0 else flat
 
 
 def _copy(owner: dict[str, Tensor | None], name: str) -> _BufferCopy:

@@ -57,8 +57,10 @@ class Saving:
         options: SavingOptions,
         *,
         emit: Callable[[Event], None],
+        flush: Callable[[], None],
     ) -> None:
-        self._state, self._peers, self._cadence, self._emit = state, peers, options.cadence, emit
+        self._state, self._peers, self._cadence = state, peers, options.cadence
+        self._emit, self._flush = emit, flush
         self._random, self._lock, self._fresh = random, options.lock, options.fresh
         self._saver: AsyncSaver | None = None
         self._shards: ShardedStore | None = None
@@ -72,6 +74,7 @@ class Saving:
             )
             options.lock.on_taken = self._store.take_over
             self._saver = AsyncSaver(self._store, on_saved=self._saved, on_warning=self._failed)
+        self.requested = False  # whether a facade's script has asked for a save after the next step
         self._failed_at: float | None = None  # when the last save failed, where no later one has succeeded
         self._last, self._saved_once = self._mark(), False
 
@@ -85,6 +88,8 @@ class Saving:
         self._saver.poll()
         if self._saver.busy:
             return False
+        if self.requested:
+            return True
         now = self._mark()
         if self._failed_at is not None and now.time_s - self._failed_at >= _AGAIN_S and self._cadence != Cadence():
             return True
@@ -116,6 +121,7 @@ class Saving:
                 **self._state.capture(),
                 "rng": gather_values(self._peers.collective, capture_rng(), destination=0),
             }
+            self._flush()  # a run that is resumed from here does not do these steps again
             state["ending"]["done"] = body_done
             about: dict[str, Any] = {"samples": self._state.samples, "step": self._state.steps, "name": name}
             if self._shards is None:
@@ -128,7 +134,7 @@ class Saving:
                 return  # a replica is still writing, as all of them know
             if wait:
                 self._peers.collective.barrier()
-        self._last, self._saved_once = self._mark(), True
+        self._last, self._saved_once, self.requested = self._mark(), True, False
 
     def _save_now(self, saver: AsyncSaver, state: dict[str, Any], about: dict[str, Any]) -> None:
         """Save and wait; where the disk takes nothing, try again for some time, because room may be made on it."""

@@ -437,10 +437,11 @@ def _ignore(loss: float | None) -> None:
 
 def _position(state: RunState, chosen: Chosen | None, step: StepInProgress) -> Position:
     assert chosen is not None
+    pace, samples = state.pace, state.ledger.samples
     return Position(
         scale=chosen.base_steps,
-        progress=state.pace.progress,
-        samples=state.samples,
-        samples_between=state.samples - state.marks.measured_at + step.plan.global_batch,
-        step=state.pace.step,
+        progress=pace.progress,
+        samples=samples,
+        samples_between=samples - state.marks.measured_at + step.plan.global_batch,
+        step=pace.step,
     )

@@ -48,7 +48,7 @@ class MeasuringBudget:
         self._relative: float | None = None  # what a measured step costs, in unmeasured steps
         self._usual: dict[Shape, list[float]] = {}  # by shape: mean seconds of an unmeasured step, steps in it
         self._unknown = 0  # measured steps whose cost could not be told
-        self._latest_s = 0.0
+        self._latest_s = 0.0  # of the latest step, had it not been measured
         self._untimed: tuple[Shape, bool] | None = None  # the latest step, until the replicas agree on its time
 
     def allows(self, shape: Shape, *, share: float) -> bool:
@@ -72,7 +72,6 @@ class MeasuringBudget:
             return
         shape, measured = untimed
         usual = self._usual.get(shape)
-        self._latest_s = step_s
         if not measured:
             self._learn_usual(shape, usual, step_s)
         elif usual is None or usual[1] < 2:
@@ -83,6 +82,7 @@ class MeasuringBudget:
             cost = min(max(step_s / usual[0] - 1, 0.0), _OUTLIER)
             self._relative = cost if self._relative is None else self._relative + (cost - self._relative) / _RECENT
             self.spent_s += cost * usual[0]
+        self._latest_s = step_s / (1 + self._relative) if measured and self._relative is not None else step_s
         if usual is None or usual[1] < 2:
             self.total_s += 0.0 if self._relative is None else step_s
         else:

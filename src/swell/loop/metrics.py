@@ -73,6 +73,8 @@ class Metrics:
     def layout(self) -> int:
         """A number that is the same on replicas whose waiting names are the same; fits a float64 exactly."""
         value = 0
+        if not self._pending and not self._late:
+            return value
         for name in self.names():
             for byte in name.encode():
                 value = (value * 257 + byte + 1) % (2**52 - 47)

@@ -58,7 +58,8 @@ class Pace:
         self.max_micro: int | None = None  # what every replica's memory holds, as far as they know
         self.layout: Layout | None = None  # the policy's latest choice, if it chooses the micro-batch
         self._micro_before: int | None = None
-        self._untimed: StepTimes | None = None  # the latest step, until the replicas agree on its time
+        # Replicas, nodes, micro-batch and accumulation of the latest step, until the replicas agree on its time.
+        self._untimed: tuple[int, int, int, int] | None = None
         self._plan_key: tuple[Any, ...] | None = None  # the arguments of the latest plan
         self._plan: Plan
         self._fit_key: tuple[int, int] | None = None  # the arguments of the latest ``_fits``
@@ -200,7 +201,10 @@ class Pace:
     def timed(self, step_s: float) -> None:
         """Add the time of the step before on its slowest replica; every replica must pass the same number."""
         if self._untimed is not None and step_s > 0:
-            self.profile.add(dataclasses.replace(self._untimed, step_s=step_s))
+            replicas, nodes, micro, accumulation = self._untimed
+            self.profile.add(
+                StepTimes(replicas=replicas, nodes=nodes, micro_batch=micro, accumulation=accumulation, step_s=step_s)
+            )
         self._untimed = None
 
     def committed(
@@ -220,13 +224,7 @@ class Pace:
         micro = -(-layout.micro_batch // self.devices)
         self._micro_before = micro if self.layout is None else self.layout.micro_batch
         if layout.global_batch == batch and as_chosen:  # the short last step of an epoch says little
-            self._untimed = StepTimes(
-                replicas=layout.replicas * self.devices,
-                nodes=nodes,
-                micro_batch=micro,
-                accumulation=layout.accumulation,
-                step_s=0.0,
-            )
+            self._untimed = layout.replicas * self.devices, nodes, micro, layout.accumulation
 
     def copy(self) -> Pace:
         """A pace with the same counts, which move on their own from here; both share the step times."""

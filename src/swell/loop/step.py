@@ -20,6 +20,8 @@ class Phase(Enum):
     COMMITTED = "committed"  # its samples count as done, here or by the state of replicas that were ahead
     GIVEN_UP = "given up"  # its samples come again, or are passed over
 
+    __hash__ = object.__hash__  # of the member itself; an enum's own is slow
+
 
 _NEXT = {
     Phase.OPEN: {Phase.VOTED, Phase.COMMITTED, Phase.GIVEN_UP},

@@ -15,7 +15,7 @@ class Generation:
     members: tuple[int, ...]  # names of workers in rank order
     dismissed: tuple[int, ...] = ()  # workers that must leave; all others that are no members wait for the next
     alive: tuple[int, ...] = ()  # every worker that was alive at the announcement, member or not
-    rendezvous: str = ""  # path of the file in which its members meet
+    rendezvous: str = ""  # path of the folder in which its members meet
     interim: bool = False  # only to complete what was begun together: this number of members may take no step
 
     def to_message(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from swell.core.protocols import Sink
 from swell.telemetry.fanout import Fanout
 from swell.telemetry.html_report import write_report
-from swell.telemetry.log import EventLog, last_step, read_events
+from swell.telemetry.log import EventLog, last_samples, read_events
 from swell.telemetry.log_reader import LOG_NAME, LogReader
 from swell.telemetry.log_tail import recent_events
 from swell.telemetry.mlflow_sink import MlflowSink
@@ -35,7 +35,7 @@ __all__ = [
     "compare",
     "draw_run",
     "draw_timeline",
-    "last_step",
+    "last_samples",
     "open_sinks",
     "read_events",
     "recent_events",

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from swell.core.events import Event
 from swell.core.protocols import Sink
+from swell.telemetry.log import EventLog
 
 _LOGGER = logging.getLogger("swell")
 
@@ -39,6 +40,12 @@ class Fanout:
                     error,
                 )
                 self._close(sink)
+
+    def flush(self) -> None:
+        """Let the logs among the sinks write what they hold."""
+        for sink in self._sinks:
+            if isinstance(sink, EventLog):
+                sink.flush()
 
     def close(self) -> None:
         while self._sinks:

@@ -48,10 +48,10 @@ class LogReader:
                 f"{self.path} was written by a newer version of swell (schema {self.schema}, this version reads "
                 f"{SCHEMA}), so some of it is not shown. Read it with that version."
             )
+        if not self.events and (self.unknown or self.torn or self._rest[:1] not in b"{"):
+            return f"{self.path} is not a log of swell: none of its lines is an event."
         if not self.unknown:
             return None
-        if not self.events:
-            return f"{self.path} is not a log of swell: none of its lines is an event."
         kinds = ", ".join(f"{count} × {kind!r}" for kind, count in self.unknown.most_common(4))
         return f"{self.path} has lines that this version of swell does not know ({kinds}); they are not shown."
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from pathlib import Path
 
 from swell.core.events import EpochStarted, Event, Stepped
@@ -15,29 +14,36 @@ _BLOCK = 2**18  # bytes that are read at once, from the end
 
 
 def recent_events(path: str | os.PathLike[str], *, steps: int = 32) -> list[Event]:
-    """The start of the latest epoch in a log and the steps after it, at most ``steps``; empty if there is none."""
-    begin, last = _search(Path(path), steps)
+    """The start of the latest epoch in a log and the last steps, at most ``steps``, in the log's order.
+
+    Steps are written a moment after they were taken, so there may be none after that start yet. Empty if the log has
+    neither.
+    """
+    events = _search(Path(path), steps)
     for part in reversed(older_parts(Path(path))):
-        if begin is not None:
+        if any(isinstance(event, EpochStarted) for event in events):
             break
-        begin, earlier = _search(part, steps - len(last))
-        last = [*earlier, *last]
-    return last if begin is None else [begin, *last]
+        events = [*_search(part, steps - len(events)), *events]
+    return events
 
 
-def _search(path: Path, steps: int) -> tuple[Event | None, list[Event]]:
-    """The start of the latest epoch in one file, and the last steps after it."""
+def _search(path: Path, steps: int) -> list[Event]:
+    """The start of the latest epoch in one file and its last steps."""
     try:
         with open_log(path) as file:
             content = file.read()
     except (OSError, EOFError):
-        return None, []
+        return []
+    tail = content.rfind(b"\n", 0, max(0, len(content) - _BLOCK)) + 1
     place = content.rfind(b'"event": "epoch_begin"')
-    start = content.rfind(b"\n", 0, place) + 1 if place >= 0 else 0
-    begin = _events(content[start:].split(b"\n", 1)[0]) if place >= 0 else []
-    tail = max(start, len(content) - _BLOCK)
-    found = deque((event for event in _events(content[tail:]) if isinstance(event, Stepped)), maxlen=max(0, steps))
-    return next((event for event in begin if isinstance(event, EpochStarted)), None), list(found)
+    events = _events(content[tail:])
+    if 0 <= place < tail:
+        start = content.rfind(b"\n", 0, place) + 1
+        events = [*_events(content[start:].split(b"\n", 1)[0]), *events]
+    latest = next((event for event in reversed(events) if isinstance(event, EpochStarted)), None)
+    last = [event for event in events if isinstance(event, Stepped)]
+    kept = {id(event) for event in [latest, *last[max(0, len(last) - steps) :]]}
+    return [event for event in events if id(event) in kept]
 
 
 def _events(content: bytes) -> list[Event]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from swell.core.events import Event, Stepped, from_json, to_json
 from swell.telemetry.fanout import Fanout
-from swell.telemetry.log import EventLog, last_step
+from swell.telemetry.log import MOST_HELD, EventLog, last_samples
 
 
 class Reporter:
     """Emits events if this replica is the first one now; opens the sinks when the first event is due.
 
-    Every replica remembers the latest step. If the first replica is lost after a commit and before it has reported the
-    step, the next first replica reports it.
+    Every replica remembers the latest steps. If the first replica is lost after a commit and before the step is in the
+    log, which holds steps for a moment, the next first replica reports it.
 
     >>> from swell.core.events import Warned
     >>> from swell.telemetry import read_events
@@ -29,7 +30,7 @@ class Reporter:
         self._open_sinks, self._is_first = open_sinks, is_first
         self._sinks: Fanout | None = None
         self._step: Stepped | None = None  # the latest, reported or not
-        self._reported = True  # whether this replica reported the latest step, or knows that another one did
+        self._unsure: deque[Stepped] = deque(maxlen=4 * MOST_HELD)  # the latest that this replica did not report
 
     @property
     def latest(self) -> str:
@@ -40,30 +41,41 @@ class Reporter:
         """Take in another replica's ``latest``, which this one missed."""
         step = from_json(latest) if latest else None
         if isinstance(step, Stepped):
-            self._step, self._reported = step, False
+            self._step = step
+            self._unsure.append(step)
 
     def emit(self, event: Event) -> None:
-        """Report the event, and before it the latest step if a replica that is gone did not report it."""
+        """Report the event, and before it the latest steps that a replica which is gone did not report."""
         if isinstance(event, Stepped):
-            self._step, self._reported = event, False
+            self._step = event
         if not self._is_first():
+            if isinstance(event, Stepped):
+                self._unsure.append(event)
             return
         if self._sinks is None:
             self._sinks = self._open_sinks()
-        missed = None if self._reported or self._step is event else self._step
-        self._reported = True
-        if missed is not None and not _holds(self._sinks, missed):
-            self._sinks.emit(missed)
+        if self._unsure:
+            self._report_missed(self._sinks)
         self._sinks.emit(event)
+
+    def _report_missed(self, sinks: Fanout) -> None:
+        """Report the steps that the log lacks; without a log they count as reported."""
+        steps = list(self._unsure)
+        self._unsure.clear()
+        sinks.flush()
+        logs = [sink for sink in sinks.sinks if isinstance(sink, EventLog)]
+        done = max((last_samples(log.path) for log in logs), default=steps[-1].samples)
+        for step in steps:
+            if step.samples > done:
+                sinks.emit(step)
+
+    def flush(self) -> None:
+        """Write what sinks hold: before a checkpoint that contains it, and before another replica may be the first."""
+        if self._sinks is not None:
+            self._sinks.flush()
 
     def close(self) -> None:
         """Close the sinks; a later event opens them again."""
         if self._sinks is not None:
             self._sinks.close()
             self._sinks = None
-
-
-def _holds(sinks: Fanout, step: Stepped) -> bool:
-    """Whether a log has the step already, or there is no log to look at."""
-    logs = [sink for sink in sinks.sinks if isinstance(sink, EventLog)]
-    return not logs or any(last_step(log.path) >= step.step for log in logs)

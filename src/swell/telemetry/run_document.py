@@ -19,6 +19,7 @@ from swell.core.events import (
     RunEnded,
     RunStarted,
     Saved,
+    Stepped,
     StepSkipped,
     Warned,
 )
@@ -190,13 +191,13 @@ def facts(model: RunModel) -> list[list[str]]:
         ["steps", f"{latest.step:,}"],
         ["progress", f"{compact(latest.progress)} base steps"],
         ["workers", str(latest.replicas)],
-        ["batch", f"{latest.global_batch:,} = {layout(latest.micro_batch, latest.accumulation, latest.replicas)}"],
+        ["batch", batch_words(latest)],
         ["lr factor", ", ".join(f"×{factor:.3g}" for factor in dict.fromkeys(latest.lr_factor))],
         ["gain", f"{latest.gain:.3g}"],
         ["noise scale", noise_words(latest.noise_scale, latest.noise_low, latest.noise_high)],
         ["loss", "" if latest.loss is None else f"{latest.loss:.4g}"],
         ["samples a second", "" if model.samples_per_s is None else compact(model.samples_per_s)],
-        ["goodput", "" if model.goodput is None else f"{compact(model.goodput)} base samples a second"],
+        ["goodput", "" if model.goodput is None else f"{compact(model.goodput)} base samples/s"],
         ["time so far", duration(model.active_s)],
         ["time left", "" if left is None or model.ended is not None else str(left)],
     ]
@@ -204,13 +205,11 @@ def facts(model: RunModel) -> list[list[str]]:
     return [row for row in rows if row[1]]
 
 
-def layout(micro: int, accumulation: int, replicas: int) -> str:
-    """A step's layout: micro-batch × accumulation × workers.
-
-    >>> layout(32, 2, 4)
-    '32 × 2 × 4'
-    """
-    return f"{micro} × {accumulation} × {replicas}"
+def batch_words(step: Stepped) -> str:
+    """A step's batch and layout: largest micro-batch × accumulation × workers, which is more where shares differ."""
+    whole = step.micro_batch * step.accumulation * step.replicas
+    sign = "=" if step.global_batch == whole else "≤"
+    return f"{step.global_batch:,} {sign} {step.micro_batch} × {step.accumulation} × {step.replicas}"
 
 
 def noise_words(scale: float | None, low: float | None, high: float | None) -> str:

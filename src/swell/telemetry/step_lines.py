@@ -84,24 +84,37 @@ class StepWriter:
             return None
         if event.data_s is None and known["data_s"] is not None:
             return None
-        guess, new = _following(known, passed_ms, event.global_batch), vars(event)
         # Without room only what would be wrong is written, not what would be a little old.
-        among = _SLOW if self._room > 0 else _STRUCTURE
-        changed = {key: new[name] for key, name in among.items() if _differs(guess[name], new[name])}
+        among, new, progress = _SLOW if self._room > 0 else _STRUCTURE, vars(event), known["progress"] + known["gain"]
+        known["progress"] = progress  # as a reader expects it; a whole line replaces all of ``known``
+        changed = {
+            key: new[name]
+            for key, name in among.items()
+            if known[name] != new[name] and _differs(known[name], new[name])
+        }
         if changed and not all(_plain(value) for value in changed.values()):
             return None
-        items: list[Any] = [
-            passed_ms,
-            float(f"{1000 * event.step_s:.3g}"),
-            None if loss is None else float(f"{loss:.5g}"),
-        ]
+        changed = {key: _rounded(value) for key, value in changed.items()}
+        loss = loss if loss is None else float(f"{loss:.5g}")
         data_ms = round(1000 * event.data_s) if event.data_s else 0
-        if changed or data_ms or event.measured:
-            items += [data_ms, int(event.measured), {key: _rounded(value) for key, value in changed.items()}]
-        while len(items) > 2 and items[-1] in (0, {}):
-            items.pop()
-        self._known = _applied(guess, items)
-        return _COMPACT.encode(items)
+        known["time"] += passed_ms / 1000
+        known["step"], known["samples"] = event.step, event.samples
+        known["data_s"] = None if known["data_s"] is None and not data_ms else data_ms / 1000
+        for key, value in changed.items():
+            known[_SLOW[key]] = tuple(value) if isinstance(value, list) else value
+        return _text(passed_ms, float(f"{1000 * event.step_s:.3g}"), loss, data_ms, event.measured, changed)
+
+
+def _text(passed_ms: int, step_ms: float, loss: float | None, data_ms: int, measured: bool, changed: Any) -> str:
+    """The line, by hand because there are so many: JSON writes numbers as ``repr`` does."""
+    start = f"[{passed_ms},{step_ms!r}"
+    if changed or measured or data_ms or loss != 0.0:
+        start += f",{'null' if loss is None else repr(loss)}"
+    if changed or measured or data_ms:
+        start += f",{data_ms}"
+    if changed or measured:
+        start += f",{int(measured)}"
+    return f"{start},{_COMPACT.encode(changed)}]" if changed else f"{start}]"
 
 
 class StepReader:

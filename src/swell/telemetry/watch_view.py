@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from swell.telemetry.run_document import finite, layout, noise_words
+from swell.telemetry.run_document import batch_words, finite, noise_words
 from swell.telemetry.run_model import RunModel
 from swell.telemetry.run_summary import compact, duration
 from swell.telemetry.sentences import sentence
@@ -57,7 +57,7 @@ def _figures(model: RunModel, width: int) -> Table:
     assert latest is not None
     pairs = [
         ("workers", str(latest.replicas)),
-        ("batch", f"{latest.global_batch:,} = {layout(latest.micro_batch, latest.accumulation, latest.replicas)}"),
+        ("batch", batch_words(latest)),
         ("lr factor", " ".join(f"×{factor:.3g}" for factor in dict.fromkeys(latest.lr_factor)) or "-"),
         ("gain", f"{latest.gain:.3g}"),
         ("noise scale", noise_words(latest.noise_scale, latest.noise_low, latest.noise_high) or "not measured"),

@@ -64,6 +64,10 @@ class RunEvents:
             self._reporter.emit(RunEnded(time=time.time(), step=step, samples=samples, reason="finished"))
         self._reporter.close()
 
+    def flush(self) -> None:
+        """Write the steps that the log holds."""
+        self._reporter.flush()
+
     def epoch_started(self, steps: StepSequence, *, epoch: int, epochs: int | None, optimizer: Any) -> None:
         """An epoch starts or continues; the learning rate is read here, because callbacks set it here."""
         if self._silent:

@@ -48,6 +48,7 @@ class RunSaving:
             return
         start = time.perf_counter()
         state, variables = steps.state_dict(), _variables(model)
+        self._events.flush()  # a run that is resumed from here does not do these steps again
         arrays = {f"{kind}/{i}": _numpy(v) for kind, held in variables.items() for i, v in enumerate(held)}
         names = {kind: [_name(variable) for variable in held] for kind, held in variables.items()}
         path, manifest = self._store.save(

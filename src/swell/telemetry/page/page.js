@@ -27,7 +27,7 @@ const Swell = (() => {
     if (size >= 1e4) return trimmed(value / 1e3) + "k";
     return trimmed(value);
   };
-  const trimmed = (value) => String(Number(value.toPrecision(4)));
+  const trimmed = (value) => value !== 0 && Math.abs(value) < 1e-3 ? value.toExponential(3).replace(/\.?0*e/, "e") : String(Number(value.toPrecision(4)));
   const duration = (seconds) => {
     if (seconds < 60) return `${trimmed(Math.round(seconds * 10) / 10)} s`;
     const minutes = Math.floor(Math.round(seconds) / 60), rest = Math.round(seconds) % 60;
@@ -175,7 +175,7 @@ const Swell = (() => {
     for (const chart of state.charts) chart.u.destroy();
     state.charts = [];
     home.replaceChildren();
-    if (!runs.length) { home.append(el("p", { class: "key" }, state.runs.size ? "No step was taken yet." : "")); return; }
+    if (!runs.length) { home.append(el("p", { class: "key" }, state.runs.size ? "No step was taken yet." : Swell.live ? "Choose a run in the list." : "")); return; }
     for (const panel of PANELS) {
       if (!runs.some((run) => panel.lines.some((line) => has(run, line.of)))) continue;
       const box = el("div", { class: "chart", id: `chart-${panel.id}` },

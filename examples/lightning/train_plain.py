@@ -1,4 +1,4 @@
-"""A small network on the digits of swell; train_lightning.py and train_swell.py differ in what swell needs."""
+"""A small network on the digits of swell; train_plain.py and train_swell.py differ in what swell needs."""
 
 import argparse
 from typing import Any

@@ -1,0 +1,190 @@
+"""Buckets of gradients that travel while others are computed: what fills them, who changes them, where they end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from swell.gradients import overlap as overlapping
+from swell.gradients.gradient_sum import GradientSum
+from swell.gradients.overlap import OverlappedSum, Pass
+from swell.runtime.collective import TorchCollective
+from tests.workers import run_processes
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+class Arrived:
+    """A sum that is there at once."""
+
+    def wait(self) -> None: ...
+
+
+class Echo:
+    """The exchange of a replica that is alone: every sum is what it was. Keeps what was begun."""
+
+    rank, size = 0, 1
+
+    def __init__(self) -> None:
+        self.begun: list[Tensor] = []
+
+    def begin_sum(self, tensor: Tensor) -> Arrived:
+        self.begun.append(tensor)
+        return Arrived()
+
+    def gather_text(self, text: str) -> list[str]:
+        return [text]
+
+    def sum_tensors(self, tensors: Any) -> None: ...
+
+
+def network(width: int = 6, layers: int = 4) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(m for _ in range(layers) for m in (nn.Linear(width, width), nn.Tanh())), nn.Linear(width, 1))
+
+
+def overlapped(model: nn.Module, collective: Any) -> OverlappedSum:
+    gradients = GradientSum(torch.optim.SGD(model.parameters(), lr=0.1))
+    return OverlappedSum(gradients, collective, list(reversed(range(len(gradients.parameters)))))
+
+
+@pytest.fixture
+def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlapping, "FIRST_BYTES", 64)
+    monkeypatch.setattr(overlapping, "BUCKET_BYTES", 128)
+
+
+@settings(deadline=None, max_examples=60)
+@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=12), first=st.integers(1, 64), growth=st.integers(0, 5))
+def test_every_gradient_is_in_one_bucket_and_no_bucket_waits_once_it_is_full(
+    sizes: list[int], first: int, growth: int
+) -> None:
+    most = first << growth
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlapping, "FIRST_BYTES", first)
+        patch.setattr(overlapping, "BUCKET_BYTES", most)
+        parameters = nn.ParameterList([nn.Parameter(torch.ones(size)) for size in sizes])
+        echo = Echo()
+        overlap = overlapped(parameters, echo)
+        overlap.arm(Pass(1.0))
+        torch.stack([parameter.sum() for parameter in parameters]).sum().backward()
+        overlap.send_rest(Pass(1.0))
+    counts = [tensor.numel() for tensor in echo.begun]
+    assert sum(counts) == sum(sizes)
+    rest = list(reversed(sizes))
+    for number, count in enumerate(counts):
+        members = []
+        while sum(members) < count:
+            members.append(rest.pop(0))
+        limit = min(first << number, most)
+        assert 4 * sum(members[:-1]) < limit  # without the last one it was not full
+        assert 4 * sum(members) >= limit or not rest
+
+
+@pytest.mark.usefixtures("small_buckets")
+def test_buckets_leave_during_the_backward_pass_and_hold_its_gradients() -> None:
+    model, echo = network(), Echo()
+    plain = torch.autograd.grad(model(torch.ones(2, 6)).sum(), list(model.parameters()))
+    overlap = overlapped(model, echo)
+    overlap.arm(Pass(1.0))
+    model(torch.ones(2, 6)).sum().backward()
+    assert len(echo.begun) > 3
+    overlap.disarm()
+    overlap.send_rest(Pass(1.0))
+    overlap.wait()
+    overlap.release(irregular=False, share=1.0)
+    for parameter, gradient in zip(model.parameters(), plain, strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, gradient)
+        assert any(
+            parameter.grad.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr() for flat in echo.begun
+        )
+
+
+def clip(parameters: list[nn.Parameter]) -> None:
+    nn.utils.clip_grad_norm_(parameters, 1e-3)
+
+
+def scale_one(parameters: list[nn.Parameter]) -> None:
+    assert parameters[3].grad is not None
+    parameters[3].grad.mul_(0.5)
+
+
+def replace_one(parameters: list[nn.Parameter]) -> None:
+    assert parameters[2].grad is not None
+    parameters[2].grad = parameters[2].grad.clone()
+
+
+def clear_one(parameters: list[nn.Parameter]) -> None:
+    parameters[0].grad = None
+
+
+def read_all(parameters: list[nn.Parameter]) -> None:
+    assert sum(float(p.grad.norm()) for p in parameters if p.grad is not None) > 0
+
+
+@pytest.mark.usefixtures("small_buckets")
+@pytest.mark.parametrize(
+    ("change", "touched"), [(clip, True), (scale_one, True), (replace_one, True), (clear_one, True), (read_all, False)]
+)
+def test_gradients_that_are_changed_under_way_are_noticed(
+    change: Callable[[list[nn.Parameter]], None], touched: bool
+) -> None:
+    model, echo = network(), Echo()
+    overlap = overlapped(model, echo)
+    overlap.arm(Pass(1.0))
+    model(torch.ones(2, 6)).sum().backward()
+    overlap.disarm()
+    change(list(model.parameters()))
+    assert overlap.touched() is touched
+    assert overlap.eager is not touched
+    overlap.send_rest(Pass())
+    overlap.end()
+    begun = len(echo.begun)
+    overlap.arm(Pass(1.0))  # the next step: nothing leaves early any more where gradients were changed
+    model(torch.ones(2, 6)).sum().backward()
+    assert (len(echo.begun) == begun) is touched
+
+
+def sums_on_device(backend: str, steps: int) -> list[float]:
+    """The largest error of several steps' summed gradients, in a group of this backend with CUDA tensors."""
+    dist.init_process_group(backend)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    collective = TorchCollective(dist.group.WORLD, dist.new_group(backend="gloo"), "cuda")  # pyright: ignore
+    overlapping.FIRST_BYTES, overlapping.BUCKET_BYTES = 2**16, 2**20
+    model = network(width=512, layers=6).cuda()
+    overlap, errors = overlapped(model, collective), []
+    for step in range(steps):
+        inputs = [torch.randn(64, 512, generator=torch.Generator().manual_seed(step * size + r)) for r in range(size)]
+        parts = [torch.autograd.grad(model(x.cuda()).sum(), list(model.parameters())) for x in inputs]
+        model.zero_grad()
+        overlap.arm(Pass(1.0))
+        model(inputs[rank].cuda()).sum().backward()
+        overlap.disarm()
+        assert overlap.begun
+        overlap.send_rest(Pass(1.0))
+        overlap.wait()
+        overlap.release(irregular=False, share=1.0)
+        overlap.end()
+        for parameter, of_all in zip(model.parameters(), zip(*parts, strict=True), strict=True):
+            assert parameter.grad is not None
+            expected = torch.stack(of_all).sum(0)
+            errors.append(float((parameter.grad - expected).norm() / expected.norm()))
+        torch.cuda.current_stream().synchronize()
+    dist.destroy_process_group()
+    return errors
+
+
+@needs_cuda
+@pytest.mark.parametrize(("backend", "world"), [("nccl", 1), ("gloo", 1), ("gloo", 2)])
+def test_buckets_are_in_stream_order_on_a_device(backend: str, world: int) -> None:
+    visible = {"CUDA_VISIBLE_DEVICES": "0"}
+    for errors in run_processes(world, sums_on_device, backend, 8, environ=visible):
+        assert max(errors) < 1e-4
