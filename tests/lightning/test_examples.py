@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -27,3 +28,11 @@ def test_a_pair_differs_in_at_most_five_lines_and_ends_where_the_plain_one_does(
     results = [runpy.run_path(str(path))["main"]() for path in (plain, ours)]
     assert results[1] == pytest.approx(results[0], rel=0.25)
     assert (tmp_path / "runs" / name / "events.jsonl").exists()
+
+
+def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = EXAMPLES.parent / "docs" / "lightning.md"
+    blocks = re.findall(r"^```\{\.python[^\n]*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    exec(compile("\n".join(blocks), page.name, "exec"), {"__name__": "__main__"})
