@@ -131,11 +131,13 @@ def digest(library: str, samples: int, micro: int, swells: bool) -> float:
     return sum(map(abs, train_with_lightning(samples, micro=micro, strategy=strategy)[0]))
 
 
-def plain_ddp(samples: int) -> float:
-    """Two processes, each with every second sample, so that a global batch holds the same samples in the same order."""
+def plain_ddp(samples: int, in_order: bool) -> float:
+    """Two processes with Lightning's own sampler, or with one that gives each every second sample, in order."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     sampler = DistributedSampler(data(samples), num_replicas=2, rank=read_environment().local_rank, shuffle=False)
-    options = {"strategy": "ddp", "devices": 2, "use_distributed_sampler": False, "sampler": sampler}
+    options: dict[str, Any] = {"strategy": "ddp", "devices": 2}
+    if in_order:
+        options |= {"use_distributed_sampler": False, "sampler": sampler}
     return sum(map(abs, train_with_lightning(samples, micro=8, **options)[0]))
 
 
@@ -146,8 +148,10 @@ def equality() -> None:
                 f"{library} {samples} samples, plain, 1 process: {digest(library, samples, 16, False):.12f}", flush=True
             )
             if library == "Trainer":
-                two = run_processes(2, plain_ddp, samples, timeout_s=300)
-                print(f"{library} {samples} samples, plain ddp, 2 processes: {two[0]:.12f}", flush=True)
+                for in_order in (False, True):
+                    two = run_processes(2, plain_ddp, samples, in_order, timeout_s=300)
+                    name = "with samples in order" if in_order else "as it comes"
+                    print(f"{library} {samples} samples, plain ddp, 2 processes, {name}: {two[0]:.12f}", flush=True)
             print(f"{library} {samples} samples, swell, 1 worker: {digest(library, samples, 4, True):.12f}", flush=True)
             for workers in (2, 3):
                 results = run_processes(workers, digest, library, samples, 4, True, timeout_s=300)
