@@ -112,5 +112,11 @@ def test_a_run_that_goes_back_although_not_all_its_workers_were_struck_is_notice
     assert report_chaos(went_back(replicas=replicas, lost_at=lost_at), faults).unexplained == unexplained
 
 
+def test_a_world_whose_first_worker_has_a_clock_ahead_was_formed_before_the_next_one() -> None:
+    start, *steps, again = went_back(replicas=1, lost_at=None)
+    ahead = replace(start, time=start.time + 86400)
+    assert report_chaos([ahead, *steps, again], [50.0]).unexplained == 0
+
+
 def test_a_run_that_resumes_where_it_was_went_back_nowhere() -> None:
     assert report_chaos([started(0), stepped(4, 4), started(4), stepped(8, 4)], []).unexplained == 0

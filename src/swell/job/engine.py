@@ -251,10 +251,12 @@ def sinks_of(
 
     Without a ``lock`` on a run's folder there is no log of its own.
     """
-    folder, may_write = (None, lambda: True) if lock is None else (lock.folder, lock.may_write)
 
     def opened() -> Fanout:
-        more = () if events is None else (EventLog(events, may_write=may_write),)
-        return open_sinks(folder, progress=progress, extra=(*extra, *more), may_write=may_write)
+        if lock is None:
+            more = () if events is None else (EventLog(events),)
+            return open_sinks(None, progress=progress, extra=(*extra, *more))
+        more = () if events is None else (EventLog(events, may_write=lock.may_write_elsewhere),)
+        return open_sinks(lock.folder, progress=progress, extra=(*extra, *more), may_write=lock.may_write)
 
     return opened
