@@ -77,6 +77,7 @@ def test_an_epoch_that_is_said_to_be_complete_had_all_its_samples() -> None:
     begun = EpochStarted(time=0.0, epoch=0, samples=0, epoch_size=8)
     ended = EpochEnded(time=0.0, epoch=0, samples=7, complete=True, metrics={})
     assert report_chaos([started(0), begun, stepped(7, 7), ended]).lost == 1
+    assert report_chaos([started(0), begun, stepped(7, 7), replace(ended, dropped=1)]).whole
 
 
 def test_a_log_without_steps_has_nothing_to_complain_of() -> None:

@@ -96,7 +96,7 @@ def report_chaos(events: Iterable[Event], fault_times: Sequence[float] | None = 
             size = event.epoch_size
         elif isinstance(event, EpochEnded):
             if event.complete and size is not None:
-                lost += max(0, size - event.samples)
+                lost += max(0, size - event.samples - event.dropped)
                 repeated += max(0, event.samples - size)
         elif isinstance(event, Resized):
             replicas, formed_at = event.after, world_at - (event.pause_s or 0.0)
