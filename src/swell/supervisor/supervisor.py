@@ -57,6 +57,7 @@ class RunOptions:
     trace_removals: Literal["notice", "kill"] = "notice"
     show: Literal["all", "first", "none"] = "all"  # whose output goes to the terminal
     variables: Mapping[str, str] = field(default_factory=dict)  # added to the workers' environment
+    worker: type[WorkerProcess] = WorkerProcess  # how a worker is started
 
 
 class Supervisor:
@@ -196,7 +197,7 @@ class Supervisor:
     def _start(self, action: Start) -> None:
         log = self.run_dir.logs / f"worker-{action.member}.log"
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        process = WorkerProcess(
+        process = self.options.worker(
             self.options.command,
             member=action.member,
             slot=action.slot,
@@ -335,6 +336,7 @@ class Supervisor:
                 "command": list(self.options.command),
                 "troubles": self._troubles.texts(),
                 "lines_not_shown": self._terminal.dropped,
+                "private_folder": str(self._private.present or ""),
             }
         return reply
 

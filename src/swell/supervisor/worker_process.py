@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from swell.core.regular_files import open_regular
 from swell.supervisor.channel import Channel
@@ -18,6 +18,19 @@ from swell.supervisor.process_identity import own_identity
 
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
 _LAUNCHERS += ("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Process(Protocol):
+    """As much of ``subprocess.Popen`` as a worker needs."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """The exit status; None while it runs."""
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send a signal, unless it has ended."""
 
 
 class WorkerProcess:
@@ -55,21 +68,25 @@ class WorkerProcess:
         self.log_start = log.stat().st_size if log.exists() else 0  # where its output begins
         try:
             with far, self._output() as output:
-                self._process = subprocess.Popen(
-                    command,
-                    env=environ,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=[far.fileno()],
-                    start_new_session=True,
-                )
+                self._process = self._launch(command, environ, channel=far.fileno(), output=output)
         except BaseException:
             self.channel.close()
             raise
         self.exit_fd: int | None = None  # without one, its exit is asked for from time to time
         with contextlib.suppress(OSError, AttributeError):
             self.exit_fd = os.pidfd_open(self.pid)
+
+    def _launch(self, command: Sequence[str], environ: Mapping[str, str], *, channel: int, output: BinaryIO) -> Process:
+        """Start the process in a session of its own, with these descriptors and no others."""
+        return subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            pass_fds=[channel],
+            start_new_session=True,
+        )
 
     def _output(self) -> BinaryIO:
         """The log, or nowhere if the disk takes none: a worker must be able to print."""
