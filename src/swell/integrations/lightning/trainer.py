@@ -202,4 +202,8 @@ def _keep_metrics_local(module: LightningModule) -> None:
     """
     for part in module.modules():
         if isinstance(part, Metric):
-            part.sync_on_compute = False
+            part.distributed_available_fn = _alone
+
+
+def _alone() -> bool:
+    return False
