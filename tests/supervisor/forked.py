@@ -15,13 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import swell.supervisor.local_workers as local_workers
 import swell.supervisor.supervisor as supervising
 from swell.errors import ConfigError
 from swell.supervisor.channel import Channel
 from swell.supervisor.control import ask
 from swell.supervisor.sizes import parse_sizes
 from swell.supervisor.supervisor import RunOptions
-from swell.supervisor.worker_process import WorkerProcess, worker_environment
+from swell.supervisor.worker_process import WorkerProcess, WorkerSettings, worker_environment
 from tests.workers import _context
 
 
@@ -47,29 +48,10 @@ class _Child:
 class ForkedWorker(WorkerProcess):
     """A worker whose command is the name of a function, as ``module:function``, and its arguments as JSON."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        member: int,
-        slot: int,
-        run_dir: Path,
-        log: Path,
-        threads: int,
-        beat_s: float,
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, settings: WorkerSettings, *, member: int, slot: int, log: Path) -> None:
         near, far = socket.socketpair()
         near.setblocking(False)
-        environ = worker_environment(
-            {**os.environ, **(variables or {})},
-            member=member,
-            slot=slot,
-            channel=far.fileno(),
-            run_dir=run_dir,
-            threads=threads,
-            beat_s=beat_s,
-        )
+        environ = worker_environment(os.environ, settings, member=member, slot=slot, channel=far.fileno())
         self.member, self.slot, self.log, self.log_start = member, slot, log, 0
         log.touch()
         read_end, write_end = os.pipe()
@@ -77,7 +59,7 @@ class ForkedWorker(WorkerProcess):
         if pid == 0:
             os.setsid()
             os.close(write_end)
-            _work(command, far.fileno(), environ, log)
+            _work(settings.command, far.fileno(), environ, log)
         os.close(write_end)
         os.read(read_end, 1)  # until it has its own session and can be killed by it, like a started worker
         os.close(read_end)
@@ -123,7 +105,7 @@ def _supervise(run_dir: str, command: tuple[str, str], settings: dict[str, Any],
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
     os.environ.update(environ)
-    supervising.WorkerProcess = ForkedWorker
+    local_workers.WorkerProcess = ForkedWorker
     sizes = parse_sizes(settings.pop("workers"))
     options = RunOptions(command=command, run_dir=Path(run_dir), sizes=sizes, show="none", **settings)
     with (Path(run_dir).parent / "terminal").open("a") as terminal:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import swell
 from swell.cli import (
+    agent,
     chaos,
     dashboard,
     demo,
@@ -45,6 +46,7 @@ COMMANDS: dict[str, Command] = {
     "report": report.COMMAND,
     "dashboard": dashboard.COMMAND,
     "run": run.COMMAND,
+    "agent": agent.COMMAND,
     "status": status.COMMAND,
     "resize": resize.COMMAND,
     "stop": stop.COMMAND,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -24,16 +25,16 @@ class WorldSizes:
     def largest(self) -> int:
         return self.allowed[-1]
 
-    def floor(self, workers: int) -> int | None:
+    def floor(self, workers: float) -> int | None:
         """The largest allowed number up to ``workers``; None if every allowed number is larger.
 
         >>> parse_sizes("2,4,8").floor(7)
         4
         """
-        fitting = [size for size in self.allowed if size <= workers]
-        return fitting[-1] if fitting else None
+        fitting = bisect_right(self.allowed, workers)
+        return self.allowed[fitting - 1] if fitting else None
 
-    def nearest_below(self, workers: int) -> int:
+    def nearest_below(self, workers: float) -> int:
         """``floor``, or the smallest allowed number if there is none."""
         return self.floor(workers) or self.smallest
 
@@ -46,7 +47,7 @@ class WorldSizes:
     def only(self, sizes: Iterable[int]) -> WorldSizes:
         """The allowed numbers that are also in ``sizes``; a ``ConfigError`` if there is none."""
         possible = tuple(sorted(set(sizes)))
-        both = tuple(size for size in self.allowed if size in possible)
+        both = tuple(sorted(set(self.allowed).intersection(possible)))
         if not both:
             raise ConfigError(
                 f"the run allows {self} workers; expected one of {WorldSizes(possible) if possible else 'none'}, on "

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +20,22 @@ from swell.supervisor.process_identity import own_identity
 
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
 _LAUNCHERS += ("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_PR_SET_PDEATHSIG = 1  # of Linux
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """What all workers of a machine have in common."""
+
+    command: tuple[str, ...]
+    run_dir: Path
+    threads: int
+    beat_s: float
+    variables: Mapping[str, str] = field(default_factory=dict)  # added to their environment
+    interface: str = "lo0" if sys.platform == "darwin" else "lo"  # the network interface over which they exchange
+    address: str = "127.0.0.1"  # an address of that interface
+    supervisor: str = field(default_factory=own_identity)  # the identity of the supervisor, on whichever machine
+    bound: bool = False  # whether they end with the process that starts them, at once
 
 
 class WorkerProcess:
@@ -25,30 +43,11 @@ class WorkerProcess:
 
     unlogged = ""  # why its output is lost, where it has no log
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        member: int,
-        slot: int,
-        run_dir: Path,
-        log: Path,
-        threads: int,
-        beat_s: float,
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, settings: WorkerSettings, *, member: int, slot: int, log: Path) -> None:
         near, far = socket.socketpair()
         near.setblocking(False)
         self.channel = Channel(near)
-        environ = worker_environment(
-            {**os.environ, **(variables or {})},
-            member=member,
-            slot=slot,
-            channel=far.fileno(),
-            run_dir=run_dir,
-            threads=threads,
-            beat_s=beat_s,
-        )
+        environ = worker_environment(os.environ, settings, member=member, slot=slot, channel=far.fileno())
         self.member = member
         self.slot = slot
         self.log = log
@@ -56,16 +55,19 @@ class WorkerProcess:
         try:
             with far, self._output() as output:
                 self._process = subprocess.Popen(
-                    command,
+                    settings.command,
                     env=environ,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     pass_fds=[far.fileno()],
                     start_new_session=True,
+                    preexec_fn=end_with_parent(os.getpid()) if settings.bound else None,
                 )
-        except BaseException:
+        except BaseException as error:
             self.channel.close()
+            if isinstance(error, subprocess.SubprocessError):
+                raise OSError(str(error)) from error
             raise
         self.exit_fd: int | None = None  # without one, its exit is asked for from time to time
         with contextlib.suppress(OSError, AttributeError):
@@ -128,28 +130,52 @@ def _try_to_write(path: Path) -> None:
             path.unlink()
 
 
+def end_with_parent(parent: int) -> Callable[[], None] | None:
+    """A function for a new process: the kernel kills it when its parent dies; None where the system has no such thing.
+
+    An orphan would hold its device while others take its place.
+    """
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def bind() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before this was set
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return bind
+
+
 def worker_environment(
-    environ: Mapping[str, str], *, member: int, slot: int, channel: int, run_dir: Path, threads: int, beat_s: float
+    environ: Mapping[str, str], settings: WorkerSettings, *, member: int, slot: int, channel: int
 ) -> dict[str, str]:
     """The environment of a worker: the supervisor's, without another launcher's variables, with ours.
 
     Workers of one machine use the loopback interface, so nobody outside can reach them. NCCL must not end the process
-    when a peer is lost, because the process goes on. The user's own settings stay.
+    when a peer is lost, because the process goes on. The user's own settings stay, but for the run's token, which no
+    worker needs.
     """
-    kept = {name: value for name, value in environ.items() if name not in _LAUNCHERS and "TORCHELASTIC" not in name}
+    environ = {**environ, **settings.variables}
+    unwanted = (*_LAUNCHERS, "SWELL_TOKEN", "SWELL_TOKEN_FILE")
+    kept = {name: value for name, value in environ.items() if name not in unwanted and "TORCHELASTIC" not in name}
     defaults = {
         "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": str(threads),
-        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+        "OMP_NUM_THREADS": str(settings.threads),
+        "GLOO_SOCKET_IFNAME": settings.interface,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
         "TORCH_NCCL_ENABLE_MONITORING": "0",
     }
+    if settings.interface not in ("lo", "lo0"):
+        defaults["NCCL_SOCKET_IFNAME"] = settings.interface
     ours = {
         "SWELL_MEMBER": str(member),
         "SWELL_SLOT": str(slot),
         "SWELL_CHANNEL": str(channel),
-        "SWELL_RUN_DIR": str(run_dir.resolve()),
-        "SWELL_SUPERVISOR": own_identity(),
-        "SWELL_BEAT_S": str(beat_s),
+        "SWELL_RUN_DIR": str(settings.run_dir.resolve()),
+        "SWELL_SUPERVISOR": settings.supervisor,
+        "SWELL_KEEPER": own_identity(),
+        "SWELL_ADDRESS": settings.address,
+        "SWELL_BEAT_S": str(settings.beat_s),
     }
     return {**defaults, **kept, **ours}
