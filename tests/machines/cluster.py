@@ -200,8 +200,10 @@ class Cluster:
         self.wait_for(lambda: len([e for e in self.steps() if e["replicas"] == replicas]) >= enough)
 
     def pids_on(self, machine: int) -> list[int]:
-        """The worker processes of a machine, by its number in the run."""
-        return [worker["pid"] for worker in self.status()["workers"] if worker["machine"] == machine]
+        """The worker processes of a machine."""
+        status = self.status()
+        numbers = [each["machine"] for each in status["machines"] if each["name"].startswith(f"node{machine} ")]
+        return [worker["pid"] for worker in status["workers"] if worker["machine"] in (numbers or [machine])]
 
     def end(self, *, timeout_s: float = 240.0) -> int:
         assert self.head is not None

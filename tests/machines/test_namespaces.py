@@ -11,7 +11,8 @@ import pytest
 
 from tests.machines.cluster import TRAINING, Cluster, Namespaces, train_alone, why_no_namespaces
 
-EPOCHS, PAUSE_S = "60", "0.05"
+EPOCHS, PAUSE_S = "200", "0.1"
+OPTIONS = ("--network-timeout", "1", "--grace", "6", "--show", "none")
 
 pytestmark = [
     pytest.mark.distributed,
@@ -34,7 +35,7 @@ def check(run: Cluster, folder: Path) -> None:
 def test_machines_join_leave_and_die_and_every_sample_counts_once(tmp_path: Path, ipv6: bool) -> None:
     script = (str(TRAINING), str(tmp_path), EPOCHS, PAUSE_S)
     with Namespaces(3, ipv6=ipv6) as machines, Cluster(tmp_path, machines, script) as run:
-        run.begin("--network-timeout", "1", "--show", "none")
+        run.begin(*OPTIONS)
         first = run.wait_for_world(1)["workers"][0]["pid"]
         run.join(1)
         run.join(2)
@@ -63,7 +64,7 @@ def test_machines_join_leave_and_die_and_every_sample_counts_once(tmp_path: Path
 def test_when_the_head_is_killed_all_save_and_the_resumed_run_goes_on_from_that_step(tmp_path: Path) -> None:
     script = (str(TRAINING), str(tmp_path), EPOCHS, PAUSE_S)
     with Namespaces(3) as machines, Cluster(tmp_path, machines, script) as run:
-        run.begin("--network-timeout", "1", "--show", "none", slots=0)  # the head has no workers of its own
+        run.begin(*OPTIONS, slots=0)  # the head has no workers of its own
         run.join(1)
         run.join(2)
         run.wait_for_world(2)

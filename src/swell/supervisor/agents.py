@@ -8,12 +8,12 @@ import selectors
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from swell.errors import WorldError
-from swell.supervisor.channel import Channel
+from swell.supervisor.channel import Channel, encode
 from swell.supervisor.control import Answer, reply_to
 from swell.supervisor.interfaces import reach_quickly
 from swell.supervisor.secure_channel import RunIdentity
@@ -78,9 +78,17 @@ class Agents:
 
     def order(self, node: int, order: Mapping[str, Any]) -> None:
         """Send an order to a machine; one that does not take it any more is lost."""
-        agent = self._agents.get(node)
-        if agent is not None and not agent.wire.send(order):
-            self._lose(agent, "does not read")
+        self._send([node], encode(order))
+
+    def order_all(self, order: Mapping[str, Any]) -> None:
+        """Send the same order to every machine."""
+        self._send(list(self._agents), encode(order))
+
+    def _send(self, nodes: Iterable[int], line: bytes) -> None:
+        for node in nodes:
+            agent = self._agents.get(node)
+            if agent is not None and not agent.wire.send_line(line):
+                self._lose(agent, "does not read")
 
     def beat(self, *, hang_s: float) -> None:
         """Give every machine a sign of life, and give up those that have given none for ``hang_s``.
@@ -92,8 +100,7 @@ class Agents:
             silent_s = self._clock() - agent.heard_at
             if silent_s > hang_s:
                 self._lose(agent, f"gave no sign of life for {silent_s:.0f} s")
-            else:
-                self.order(agent.node, {"say": "beat"})
+        self.order_all({"say": "beat"})
 
     def forgive(self) -> None:
         """This process has slept: what the machines said meanwhile may wait to be read."""

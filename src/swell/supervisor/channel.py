@@ -39,7 +39,10 @@ class Channel:
 
     def send(self, message: Mapping[str, Any]) -> bool:
         """Send one message; False when the other end is gone, or when too much waits because it does not read."""
-        line = json.dumps(message).encode() + b"\n"
+        return self.send_line(encode(message))
+
+    def send_line(self, line: bytes) -> bool:
+        """Send a message that is encoded already."""
         with self._lock:
             if self._socket.gettimeout() is None:
                 try:
@@ -93,6 +96,11 @@ class Channel:
     def _take_lines(self) -> list[dict[str, Any]]:
         *lines, self._unread = self._unread.split(b"\n")
         return [_parse(line) for line in lines]
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """A message as it travels."""
+    return json.dumps(message).encode() + b"\n"
 
 
 def _parse(line: bytes) -> dict[str, Any]:

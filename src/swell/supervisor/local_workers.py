@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from swell.errors import WorldError
+from swell.supervisor.channel import encode
 from swell.supervisor.logs import LogFollower
 from swell.supervisor.run_dir import RunDir
 from swell.supervisor.script_error import script_error
@@ -25,8 +26,8 @@ Report = Callable[[dict[str, Any]], object]
 class LocalWorkers:
     """Carries out orders and reports what happens, both as messages, so that they may travel to another machine.
 
-    Orders: ``start`` (member, slot), ``send`` (members, message), ``each`` (messages: pairs of a member and its own),
-    ``kill`` and ``signal`` (member, signal).
+    Orders: ``start`` (member, slot), ``send`` (message, members or None for all), ``each`` (messages: pairs of a member
+    and its own), ``kill`` and ``signal`` (member, signal).
     Reports: ``started`` (member, pid, log, unlogged), ``not started`` (member, why), ``heard`` (member, message),
     ``lines`` (member, lines) and ``exited`` (member, code, error). The last one of a worker is its exit.
     """
@@ -48,9 +49,11 @@ class LocalWorkers:
         if word == "start":
             self._start(order["member"], order["slot"])
         elif word == "send":
-            for member in order["members"]:
+            members = self._wires if order["members"] is None else order["members"]
+            line = encode(order["message"])
+            for member in members:
                 if member in self._wires:
-                    self._wires[member].send(order["message"])  # one that does not read is found by its silence
+                    self._wires[member].send_line(line)  # one that does not read is found by its silence
         elif word == "each":
             for member, message in order["messages"]:
                 if member in self._wires:

@@ -23,6 +23,7 @@ from swell.supervisor.agent import PYTHON
 from swell.supervisor.agents import Agents
 from swell.supervisor.channel import Channel
 from swell.supervisor.control import ControlServer
+from swell.supervisor.decision_pace import DecisionPace
 from swell.supervisor.interfaces import format_address, interface_of
 from swell.supervisor.listening import Listening
 from swell.supervisor.local_workers import LocalWorkers, cores
@@ -113,7 +114,7 @@ class Supervisor:
         )
         self._local = LocalWorkers(settings, self._selector, lambda report: self.agent_reported(HERE, report))
         self._agents: Agents | None = None
-        self._meeting = Meeting()
+        self._meeting, self._pace = Meeting(), DecisionPace()
         self._private = PrivateFolder(self.run_dir.control)
         self._troubles = Troubles(self._log)
         self._began_at = self._turned_at = time.monotonic()
@@ -185,7 +186,7 @@ class Supervisor:
         """Do what there is to do, once: note all that has happened, then decide."""
         self._members.held = True
         try:
-            for key, _ in self._selector.select(_TICK_S):
+            for key, _ in self._selector.select(min(_TICK_S, self._pace.wait_s(self._now()) or _TICK_S)):
                 key.data()
         finally:
             self._members.held = False
@@ -196,10 +197,12 @@ class Supervisor:
         if self._agents is not None and now - self._beat_at >= self.options.beat_s:
             self._beat_at = now
             self._agents.beat(hang_s=patience.hang_s)
-        self._replay()
-        self._do(self._members.tick(self._now()))
-        for members, message in self._meeting.news():
-            self._tell(members, message)
+        if not self._pace.wait_s(now):
+            self._replay()
+            self._do(self._members.tick(now))
+            self._pace.decided(began=now, ended=self._now())
+        for member, message in self._meeting.news():
+            self._tell([member], message) if member is not None else self._tell_all(message)
         self._local.look()
         if now - self._looked_at >= _LOOK_S:
             self._looked_at = now
@@ -270,10 +273,17 @@ class Supervisor:
         for node, there in by_node.items():
             self._order(node, {"say": "send", "members": there, "message": message})
 
+    def _tell_all(self, message: Mapping[str, Any]) -> None:
+        """Send one message to all workers, the same line to each machine."""
+        order = {"say": "send", "members": None, "message": message}
+        self._local.order(order)
+        if self._agents is not None:
+            self._agents.order_all(order)
+
     def _announce(self, action: Announce) -> None:
         """Tell every worker of a generation, and let its members meet."""
         generation = action.generation
-        self._meeting.open(generation.number, generation.members)
+        self._meeting.open(generation.number)
         meeting = self._meeting_file(generation.number) if self._agents is None else ""
         calls: dict[int, list[tuple[int, dict[str, Any]]]] = {}
         for member, call in generation.calls(self._running, meeting=meeting):

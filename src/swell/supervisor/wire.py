@@ -7,7 +7,7 @@ import selectors
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from swell.supervisor.channel import Channel
+from swell.supervisor.channel import Channel, encode
 
 
 class Wire:
@@ -21,7 +21,11 @@ class Wire:
 
     def send(self, message: Mapping[str, Any]) -> bool:
         """Send one message, now or when there is room; False when the other end is gone or does not read."""
-        sent = self.channel.send(message)
+        return self.send_line(encode(message))
+
+    def send_line(self, line: bytes) -> bool:
+        """Send a message that is encoded already."""
+        sent = self.channel.send_line(line)
         self._follow()
         return sent
 
