@@ -36,6 +36,7 @@ from swell.runtime.supervisor_link import Dismissed, SupervisorLink
 from swell.supervisor.channel import Channel
 from swell.supervisor.generation import Call
 from swell.supervisor.notice import Notice
+from swell.supervisor.sizes import to_runs
 
 # The accepting side of a gloo connection waits 5 times this long for a peer that died before it connected, and nothing
 # can interrupt it. All members are present when they begin to connect, so the first attempt may be short; after each
@@ -116,7 +117,7 @@ class ElasticWorld:
 
     def allow(self, sizes: Iterable[int], *, why: str) -> None:
         """Report the numbers of workers the job can be laid out on, and in ``why`` the bounds behind them."""
-        self._link.say("allow", sizes=sorted(set(sizes)), why=why)
+        self._link.say("allow", sizes=to_runs(sizes), why=why)
 
     def mark(self, doing: str) -> None:
         """A sign of progress, and what this worker does next; a worker that gives none for long is stuck."""

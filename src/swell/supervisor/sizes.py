@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from swell.errors import ConfigError
@@ -82,3 +82,27 @@ def parse_sizes(text: str) -> WorldSizes:
             )
         sizes.update(range(low, high + 1, step))
     return WorldSizes(tuple(sorted(sizes)))
+
+
+def to_runs(sizes: Iterable[int]) -> list[list[int]]:
+    """Numbers as runs of neighbours, which are few however many numbers there are.
+
+    >>> to_runs([1, 2, 3, 4, 8])
+    [[1, 4], [8, 8]]
+    """
+    runs: list[list[int]] = []
+    for size in sorted(set(sizes)):
+        if runs and runs[-1][1] == size - 1:
+            runs[-1][1] = size
+        else:
+            runs.append([size, size])
+    return runs
+
+
+def from_runs(runs: Iterable[Sequence[int]]) -> list[int]:
+    """The numbers of ``to_runs``.
+
+    >>> from_runs([[1, 4], [8, 8]])
+    [1, 2, 3, 4, 8]
+    """
+    return [size for low, high in runs for size in range(low, min(high, _MOST) + 1)]

@@ -39,7 +39,7 @@ from swell.supervisor.run_dir import RunDir
 from swell.supervisor.run_token import keep_token
 from swell.supervisor.secure_channel import RunIdentity
 from swell.supervisor.signals import signals_as_bytes
-from swell.supervisor.sizes import WorldSizes
+from swell.supervisor.sizes import WorldSizes, from_runs
 from swell.supervisor.stall import Activity
 from swell.supervisor.terminal import Terminal
 from swell.supervisor.troubles import Troubles, disk_trouble
@@ -121,6 +121,7 @@ class Supervisor:
         self._looked_at = self._beat_at = -math.inf
         self._trained_since: float | None = None  # when the first generation was formed
         self._trace_target = options.start
+        self._allowed: tuple[Any, str] | None = None  # what a worker said last of the numbers that its job can have
         self._interrupts = 0
         self._code: int | None = None
 
@@ -397,7 +398,10 @@ class Supervisor:
         if word == "leave":
             return members.asked_to_leave(member, message["source"], now)
         if word == "allow":
-            return members.restrict(message["sizes"], now, why=message["why"])
+            known, self._allowed = self._allowed, (message["sizes"], message["why"])
+            if known == self._allowed:  # every worker of a job says the same
+                return []
+            return members.restrict(from_runs(message["sizes"]), now, why=message["why"])
         if word == "done":
             return members.done(member, now, alone=bool(message.get("alone")))
         if word == "trouble":
