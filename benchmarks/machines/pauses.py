@@ -28,16 +28,15 @@ from tests.machines.cluster import TRAINING, Cluster, Namespaces, why_no_namespa
 def stood_still(run: Cluster, pid: int, since: float, *, before: int, after: int) -> float:
     """From a survivor's last step in the world of one size to its first in the next, less its usual step."""
 
-    def steps() -> list[dict[str, float]]:
-        return [each for each in run.steps() if each["pid"] == pid]
+    def changes() -> list[tuple[float, float]]:
+        mine = [each for each in run.steps() if each["pid"] == pid]
+        pairs = [(a, b) for a, b in pairwise(mine) if b["time"] > since]
+        return [(a["time"], b["time"]) for a, b in pairs if (a["replicas"], b["replicas"]) == (before, after)]
 
-    run.wait_for(lambda: any(each["time"] > since and each["replicas"] == after for each in steps()))
-    mine = steps()
-    first = next(i for i, e in enumerate(mine) if e["time"] > since and e["replicas"] == after)
-    last = first - 1
-    assert mine[last]["replicas"] == before, (before, after, mine[last], mine[first])
+    last, first = run.wait_for(changes)[0]
+    mine = [each for each in run.steps() if each["pid"] == pid]
     usual = [b["time"] - a["time"] for a, b in pairwise(mine) if a["replicas"] == b["replicas"]]
-    return max(0.0, mine[first]["time"] - mine[last]["time"] - statistics.median(usual))
+    return max(0.0, first - last - statistics.median(usual))
 
 
 def measure(rounds: int, network_timeout_s: float) -> dict[str, list[float]]:
@@ -45,7 +44,7 @@ def measure(rounds: int, network_timeout_s: float) -> dict[str, list[float]]:
     with tempfile.TemporaryDirectory() as name, Namespaces(3) as machines:
         folder = Path(name)
         with Cluster(folder, machines, (str(TRAINING), name, "100000", "0.02")) as run:
-            options = ("--network-timeout", str(network_timeout_s), "--grace", "4", "--show", "none")
+            options = ("--network-timeout", str(network_timeout_s), "--grace", "10", "--show", "none")
             run.begin(*options, "--max-restarts", "1000")
             pid = run.wait_for_world(1)["workers"][0]["pid"]
             run.join(1)

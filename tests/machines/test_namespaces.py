@@ -12,7 +12,7 @@ import pytest
 from tests.machines.cluster import TRAINING, Cluster, Namespaces, train_alone, why_no_namespaces
 
 EPOCHS, PAUSE_S = "200", "0.1"
-OPTIONS = ("--network-timeout", "1", "--grace", "6", "--show", "none")
+OPTIONS = ("--network-timeout", "1", "--grace", "30", "--show", "none")
 
 pytestmark = [
     pytest.mark.distributed,

@@ -43,7 +43,7 @@ from swell.supervisor.sizes import WorldSizes, from_runs
 from swell.supervisor.stall import Activity
 from swell.supervisor.terminal import Terminal
 from swell.supervisor.troubles import Troubles, disk_trouble
-from swell.supervisor.worker_process import WorkerSettings
+from swell.supervisor.worker_process import LOOPBACK, WorkerSettings
 from swell.supervisor.worker_trace import WorkerTrace
 from swell.version import __version__
 
@@ -110,7 +110,8 @@ class Supervisor:
             threads=max(1, cores() // (options.sizes.largest if network is None else max(1, network.slots))),
             beat_s=options.beat_s,
             variables=options.variables,
-            **({} if network is None else {"interface": _interface(network.host), "address": network.host}),
+            interface=LOOPBACK if network is None else _interface(network.host),
+            address="127.0.0.1" if network is None else network.host,
         )
         self._local = LocalWorkers(settings, self._selector, lambda report: self.agent_reported(HERE, report))
         self._agents: Agents | None = None
@@ -154,6 +155,7 @@ class Supervisor:
                     if self._agents is not None:
                         self._agents.close(self._code)
                     self._selector.close()
+            assert self._code is not None
             self._log(f"the run ended with status {self._code}")
             return self._code
         finally:

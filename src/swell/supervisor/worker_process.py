@@ -20,6 +20,7 @@ from swell.supervisor.process_identity import own_identity
 
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
 _LAUNCHERS += ("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _PR_SET_PDEATHSIG = 1  # of Linux
 
 
@@ -32,7 +33,7 @@ class WorkerSettings:
     threads: int
     beat_s: float
     variables: Mapping[str, str] = field(default_factory=dict)  # added to their environment
-    interface: str = "lo0" if sys.platform == "darwin" else "lo"  # the network interface over which they exchange
+    interface: str = LOOPBACK  # the network interface over which they exchange
     address: str = "127.0.0.1"  # an address of that interface
     supervisor: str = field(default_factory=own_identity)  # the identity of the supervisor, on whichever machine
     bound: bool = False  # whether they end with the process that starts them, at once
@@ -166,7 +167,7 @@ def worker_environment(
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
         "TORCH_NCCL_ENABLE_MONITORING": "0",
     }
-    if settings.interface not in ("lo", "lo0"):
+    if settings.interface != LOOPBACK:
         defaults["NCCL_SOCKET_IFNAME"] = settings.interface
     ours = {
         "SWELL_MEMBER": str(member),
