@@ -12,8 +12,6 @@ from swell.supervisor.actions import Action
 from swell.supervisor.membership import Membership
 from swell.supervisor.status import RunningWorker, run_status
 
-__all__ = ["RunningWorker", "carry_out"]
-
 Do = Callable[[Sequence[Action]], None]
 Order = Callable[[int, Mapping[str, Any]], None]
 

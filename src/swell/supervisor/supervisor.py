@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -29,18 +29,19 @@ from swell.supervisor.listening import Listening
 from swell.supervisor.local_workers import LocalWorkers, cores
 from swell.supervisor.meeting import Meeting
 from swell.supervisor.membership import Membership, OnFailure
-from swell.supervisor.notice import EXIT_RESUME
 from swell.supervisor.patience import Patience
 from swell.supervisor.places import HERE, Node, Places
 from swell.supervisor.private_folder import PrivateFolder
 from swell.supervisor.process_identity import own_identity
-from swell.supervisor.requests import RunningWorker, carry_out
+from swell.supervisor.reach import Reach
+from swell.supervisor.requests import carry_out
 from swell.supervisor.run_dir import RunDir
 from swell.supervisor.run_token import keep_token
 from swell.supervisor.secure_channel import RunIdentity
 from swell.supervisor.signals import signals_as_bytes
 from swell.supervisor.sizes import WorldSizes, from_runs
 from swell.supervisor.stall import Activity
+from swell.supervisor.status import RunningWorker
 from swell.supervisor.terminal import Terminal
 from swell.supervisor.troubles import Troubles, disk_trouble
 from swell.supervisor.worker_process import LOOPBACK, WorkerSettings
@@ -93,7 +94,6 @@ class Supervisor:
         self._prepare = prepare
         self.run_dir = RunDir(options.run_dir)
         self._terminal = Terminal(write)
-        self._running: dict[int, RunningWorker] = {}
         self._selector = selectors.DefaultSelector()
         network = options.network
         self._members = Membership(
@@ -114,7 +114,7 @@ class Supervisor:
             address="127.0.0.1" if network is None else network.host,
         )
         self._local = LocalWorkers(settings, self._selector, lambda report: self.agent_reported(HERE, report))
-        self._agents: Agents | None = None
+        self._reach = Reach(self._local)
         self._meeting, self._pace = Meeting(), DecisionPace()
         self._private = PrivateFolder(self.run_dir.control)
         self._troubles = Troubles(self._log)
@@ -144,7 +144,7 @@ class Supervisor:
                     listening.ensure()
                     if self.options.network is not None:
                         self._open_to_agents(self.options.network)
-                    self._do(self._members.begin(self._now()))
+                    self._do(self._members.begin(time.monotonic()))
                     while self._code is None:
                         self._turn(listening)
                 except BaseException as error:
@@ -152,8 +152,8 @@ class Supervisor:
                     raise
                 finally:
                     listening.close()
-                    if self._agents is not None:
-                        self._agents.close(self._code)
+                    if self._reach.agents is not None:
+                        self._reach.agents.close(self._code)
                     self._selector.close()
             assert self._code is not None
             self._log(f"the run ended with status {self._code}")
@@ -172,14 +172,14 @@ class Supervisor:
                 f"({error}); expected an address of this machine and a free port. Give another one."
             ) from error
         address = format_address(*listener.getsockname()[:2])
-        self._agents = Agents(
+        self._reach.agents = Agents(
             listener,
             identity,
             self._selector,
             self,
             answer=self._answer,
             silence_s=network.silence_s,
-            clock=self._now,
+            clock=time.monotonic,
         )
         self.run_dir.write_listening(address)
         token = self.run_dir.token_file.resolve()
@@ -189,30 +189,30 @@ class Supervisor:
         """Do what there is to do, once: note all that has happened, then decide."""
         self._members.held = True
         try:
-            for key, _ in self._selector.select(min(_TICK_S, self._pace.wait_s(self._now()) or _TICK_S)):
+            for key, _ in self._selector.select(min(_TICK_S, self._pace.wait_s(time.monotonic()) or _TICK_S)):
                 key.data()
         finally:
             self._members.held = False
-        now, patience = self._now(), self.options.patience
-        if self._agents is not None and now - self._turned_at > patience.hang_s / 2:
-            self._agents.forgive()
+        now, patience = time.monotonic(), self.options.patience
+        if self._reach.agents is not None and now - self._turned_at > patience.hang_s / 2:
+            self._reach.agents.forgive()
         self._turned_at = now
-        if self._agents is not None and now - self._beat_at >= self.options.beat_s:
+        if self._reach.agents is not None and now - self._beat_at >= self.options.beat_s:
             self._beat_at = now
-            self._agents.beat(hang_s=patience.hang_s)
+            self._reach.agents.beat(hang_s=patience.hang_s)
         if not self._pace.wait_s(now):
             self._replay()
             self._do(self._members.tick(now))
-            self._pace.decided(began=now, ended=self._now())
+            self._pace.decided(began=now, ended=time.monotonic())
         for member, message in self._meeting.news():
-            self._tell([member], message) if member is not None else self._tell_all(message)
+            self._reach.tell(member, message) if member is not None else self._reach.tell_all(message)
         self._local.look()
         if now - self._looked_at >= _LOOK_S:
             self._looked_at = now
             unread = self._terminal.stuck_s > _UNREAD_S
             self._troubles.report("terminal", "nobody reads the output; it is in the logs" * unread)
             self._troubles.report("disk", disk_trouble(self.run_dir.path))
-            self._release_empty_machines()
+            self._reach.release_empty(self._members.places)
             with contextlib.suppress(OSError):  # the next look tries again
                 listening.ensure()
 
@@ -220,15 +220,12 @@ class Supervisor:
         """The supervisor itself has failed: workers see their connection end, save and stop; the rest is killed."""
         members = self._members.workers
         self._log(f"the supervisor failed ({type(error).__name__}: {error}); the workers save and stop")
-        if self._agents is not None:
-            self._agents.close(None)
+        if self._reach.agents is not None:
+            self._reach.agents.close(None)
         self._local.let_go(
             grace_s=self.options.patience.grace_s,
             only=lambda member: member in members and members[member].phase != "starting",
         )
-
-    def _now(self) -> float:
-        return time.monotonic()
 
     def _log(self, text: str) -> None:
         self._terminal.show(f"[swell] {text}")
@@ -241,58 +238,27 @@ class Supervisor:
     def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, Start):
-                self._running[action.member] = RunningWorker(action.member, node=action.node)
-                self._order(action.node, {"say": "start", "member": action.member, "slot": action.slot})
+                self._reach.running[action.member] = RunningWorker(action.member, node=action.node)
+                self._reach.order(action.node, {"say": "start", "member": action.member, "slot": action.slot})
             elif isinstance(action, Announce):
-                self._announce(action)
+                number = action.generation.number
+                self._meeting.open(number)
+                file = self._meeting_file(number) if self._reach.agents is None else ""
+                self._reach.call(action.generation, meeting=file)
             elif isinstance(action, Ask):
                 notice = action.notice
-                seconds_left = None if notice.deadline is None else notice.deadline - self._now()
+                seconds_left = None if notice.deadline is None else notice.deadline - time.monotonic()
                 facts = {"source": notice.source, "seconds_left": seconds_left, "leave": notice.leave}
-                self._tell([action.member], {"say": "notice", **facts})
+                self._reach.tell(action.member, {"say": "notice", **facts})
             elif isinstance(action, Release):
-                self._tell([action.member], {"say": "release", "reason": action.reason})
+                self._reach.tell(action.member, {"say": "release", "reason": action.reason})
             elif isinstance(action, Kill):
                 self._log(f"worker {action.member} is ended: {action.reason}")
-                self._order(self._running[action.member].node, {"say": "kill", "member": action.member})
+                self._reach.order(self._reach.running[action.member].node, {"say": "kill", "member": action.member})
             elif isinstance(action, Log):
                 self._log(action.text)
             elif isinstance(action, End):
                 self._code = action.code
-
-    def _order(self, node: int, order: Mapping[str, Any]) -> None:
-        """Give an order to a machine: this one, or another one's agent."""
-        if node == HERE:
-            self._local.order(order)
-        elif self._agents is not None:
-            self._agents.order(node, order)
-
-    def _tell(self, members: Iterable[int], message: Mapping[str, Any]) -> None:
-        """Send one message to several workers, once to each machine."""
-        by_node: dict[int, list[int]] = {}
-        for member in members:
-            if member in self._running:
-                by_node.setdefault(self._running[member].node, []).append(member)
-        for node, there in by_node.items():
-            self._order(node, {"say": "send", "members": there, "message": message})
-
-    def _tell_all(self, message: Mapping[str, Any]) -> None:
-        """Send one message to all workers, the same line to each machine."""
-        order = {"say": "send", "members": None, "message": message}
-        self._local.order(order)
-        if self._agents is not None:
-            self._agents.order_all(order)
-
-    def _announce(self, action: Announce) -> None:
-        """Tell every worker of a generation, and let its members meet."""
-        generation = action.generation
-        self._meeting.open(generation.number)
-        meeting = self._meeting_file(generation.number) if self._agents is None else ""
-        calls: dict[int, list[tuple[int, dict[str, Any]]]] = {}
-        for member, call in generation.calls(self._running, meeting=meeting):
-            calls.setdefault(self._running[member].node, []).append((member, call.to_message()))
-        for node, messages in calls.items():
-            self._order(node, {"say": "each", "messages": messages})
 
     def _meeting_file(self, number: int) -> str:
         """A file for the members of a generation on this machine; where there is no place, that is their error."""
@@ -347,18 +313,18 @@ class Supervisor:
             return
         self._log(f"machine {node} ({known.name}) is lost: {why}" + f"; workers {', '.join(lost)}" * bool(lost))
         places.lose(node)
-        self._running = {member: each for member, each in self._running.items() if each.node != node}
-        self._do(self._members.fit(self._now()))
+        self._reach.forget_node(node)
+        self._do(self._members.fit(time.monotonic()))
 
     def _note(self, node: int, report: Mapping[str, Any]) -> list[Action]:
         """What follows from a report."""
-        word, now = report["say"], self._now()
+        word, now = report["say"], time.monotonic()
         if word == "leaving":
             self._log(f"machine {node} was asked to leave ({report['source']})")
             self._members.places.drain(node, str(report["source"]))
             return self._members.fit(now)
         member = report["member"]
-        if member not in self._running or self._running[member].node != node:
+        if member not in self._reach.running or self._reach.running[member].node != node:
             return []
         if word == "heard":
             return self._take(member, report["message"])
@@ -366,25 +332,27 @@ class Supervisor:
             for line in report["lines"]:
                 self._show(member, str(line))
         elif word == "started":
-            self._running[member] = RunningWorker(member, node=node, pid=int(report["pid"]), log=str(report["log"]))
+            self._reach.running[member] = RunningWorker(
+                member, node=node, pid=int(report["pid"]), log=str(report["log"])
+            )
             stall_s = self.options.patience.stall_s
             patience = {"grace_s": self.options.patience.grace_s, "stall_s": None if stall_s == math.inf else stall_s}
-            self._tell([member], {"say": "patience", **patience})  # in case the supervisor is gone one day
-            where = "" if self._agents is None else f" on machine {node}"
+            self._reach.tell(member, {"say": "patience", **patience})  # in case the supervisor is gone one day
+            where = "" if self._reach.agents is None else f" on machine {node}"
             self._log(f"worker {member} started{where} (pid {report['pid']})")
             if report["unlogged"]:
                 self._log(f"worker {member} has no log, because none can be written ({report['unlogged']})")
         elif word == "not started":
-            del self._running[member]
+            del self._reach.running[member]
             return self._members.not_started(member, str(report["why"]), now)
         elif word == "exited":
-            del self._running[member]
+            del self._reach.running[member]
             return self._members.exited(member, int(report["code"]), now, error=str(report["error"]))
         return []
 
     def _take(self, member: int, message: Mapping[str, Any]) -> list[Action]:
         """Hand a worker's message to the membership."""
-        members, now, word = self._members, self._now(), message["say"]
+        members, now, word = self._members, time.monotonic(), message["say"]
         if word == "beat":
             return members.beat(member, message["progress"], now, Activity.from_message(message))
         if word == "ready":
@@ -421,12 +389,12 @@ class Supervisor:
         trace = self.options.trace
         if trace is None or self._trained_since is None:
             return
-        target = self._members.sizes.nearest_below(trace.at(self._now() - self._trained_since))
+        target = self._members.sizes.nearest_below(trace.at(time.monotonic() - self._trained_since))
         if target != self._trace_target:
             self._trace_target = target
             kill = self.options.trace_removals == "kill"
             with contextlib.suppress(ConfigError):  # the run is coming to its end
-                self._do(self._members.resize(target, self._now(), kill=kill))
+                self._do(self._members.resize(target, time.monotonic(), kill=kill))
 
     def _show(self, member: int, line: str) -> None:
         """Show a line of a worker's output, after its rank, if its output is shown."""
@@ -439,16 +407,9 @@ class Supervisor:
         for number in wakeup.recv(64):
             self._interrupts += number == signal.SIGINT
             if self._interrupts > 1:
-                self._do(self._members.abort("interrupted twice: ending at once", 130, self._now()))
+                self._do(self._members.abort("interrupted twice: ending at once", 130, time.monotonic()))
             else:
-                self._do(self._members.stop(signal.Signals(number).name, self._now()))
-
-    def _release_empty_machines(self) -> None:
-        """Let machines go that were asked to leave and have no workers any more."""
-        used = {each.node for each in self._running.values()}
-        for node in list(self._members.places.nodes.values()):
-            if self._agents is not None and node.leaving and node.number not in used:
-                self._agents.dismiss(node.number, EXIT_RESUME, "this machine has left the run")
+                self._do(self._members.stop(signal.Signals(number).name, time.monotonic()))
 
     def _listen(self, server: ControlServer) -> None:
         self._selector.register(server, selectors.EVENT_READ, lambda: self._accept(server))
@@ -465,9 +426,9 @@ class Supervisor:
 
     def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out a request of the owner; an unknown word or a wrong argument is a ``ConfigError``."""
-        now = self._now()
+        now = time.monotonic()
         self._members.held = False  # the answer says what follows
-        reply = carry_out(request, self._members, self._running, do=self._do, order=self._order, now=now)
+        reply = carry_out(request, self._members, self._reach.running, do=self._do, order=self._reach.order, now=now)
         if request["say"] == "status":
             reply |= {
                 "uptime_s": round(now - self._began_at, 3),
