@@ -1,8 +1,8 @@
-"""The machines of a run and the workers on them, as the supervisor reaches them: this one, and others by their agents."""
+"""The machines of a run and their workers, as the supervisor reaches them: this one, and others by their agents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from swell.supervisor.agents import Agents
