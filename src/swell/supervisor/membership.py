@@ -29,7 +29,7 @@ from swell.supervisor.actions import Action, Announce, Ask, End, Log, Start
 from swell.supervisor.generation import Generation
 from swell.supervisor.next_generation import is_formed, is_whole, propose, ranked
 from swell.supervisor.notice import EXIT_RESUME, Notice
-from swell.supervisor.patience import Patience, Surroundings, overdue
+from swell.supervisor.patience import Patience, Moment, overdue
 from swell.supervisor.places import Places
 from swell.supervisor.run_end import RunEnd
 from swell.supervisor.script_error import refusal_of
@@ -302,9 +302,7 @@ class Membership:
                 worker.heard_at = max(worker.heard_at, now)
                 worker.moved_at = min(now, worker.moved_at + now - self._ticked_at)
         self._ticked_at = now
-        around = Surroundings.of(
-            self.workers, self.generation, announced_at=self._announced_at, stopping=self.end.stopping
-        )
+        around = Moment.of(self.workers, self.generation, announced_at=self._announced_at, stopping=self.end.stopping)
         actions: list[Action] = []
         for worker in self.workers.values():
             reason = overdue(worker, around, patience=self.patience, now=now)

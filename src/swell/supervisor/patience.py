@@ -25,8 +25,8 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What is true of all workers at one moment, so that looking at each of them takes no look at the others."""
+class Moment:
+    """What is true of all workers now, so that looking at each of them takes no look at the others."""
 
     newest: Generation
     members: frozenset[int]
@@ -38,14 +38,14 @@ class Surroundings:
     @classmethod
     def of(
         cls, workers: Mapping[int, Worker], newest: Generation, *, announced_at: float, stopping: Notice | None
-    ) -> Surroundings:
+    ) -> Moment:
         """As they are now."""
         waiting = sum(member in workers and workers[member].activity.waiting for member in newest.members)
         members, formed = frozenset(newest.members), is_formed(workers, newest)
         return cls(newest, members, formed, waiting, announced_at, stopping)
 
 
-def overdue(worker: Worker, around: Surroundings, *, patience: Patience, now: float) -> str:
+def overdue(worker: Worker, around: Moment, *, patience: Patience, now: float) -> str:
     """Why a worker must be killed now; empty where it is in time."""
     newest = around.newest
     if now > worker.deadline:

@@ -311,7 +311,10 @@ class Supervisor:
         known, lost = places.nodes.get(node), [str(worker.member) for worker in workers if worker.node == node]
         if known is None:
             return
-        self._log(f"machine {node} ({known.name}) is lost: {why}" + f"; workers {', '.join(lost)}" * bool(lost))
+        if known.leaving and not lost:
+            self._log(f"machine {node} ({known.name}) has left")
+        else:
+            self._log(f"machine {node} ({known.name}) is lost: {why}" + f"; workers {', '.join(lost)}" * bool(lost))
         places.lose(node)
         self._reach.forget_node(node)
         self._do(self._members.fit(time.monotonic()))
