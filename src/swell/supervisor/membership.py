@@ -29,7 +29,7 @@ from swell.supervisor.actions import Action, Announce, Ask, End, Log, Start
 from swell.supervisor.generation import Generation
 from swell.supervisor.next_generation import is_formed, is_whole, propose, ranked
 from swell.supervisor.notice import EXIT_RESUME, Notice
-from swell.supervisor.patience import Patience, Moment, overdue
+from swell.supervisor.patience import Moment, Patience, overdue
 from swell.supervisor.places import Places
 from swell.supervisor.run_end import RunEnd
 from swell.supervisor.script_error import refusal_of
