@@ -65,13 +65,19 @@ def own_address(host: str) -> str:
     A name must not stand for the loopback interface (Debian's ``/etc/hosts`` does that), because others would then find
     themselves. An address is taken as it is given.
     """
-    with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
-            raise ConfigError(
-                f"--listen is {host!r}, which means every interface; expected the one address by which the other "
-                f"machines reach this one. Give that."
-            )
-        return host
+    try:
+        number = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return _look_up(host)
+    if number.is_unspecified:
+        raise ConfigError(
+            f"--listen is {host!r}, which means every interface; expected the one address by which the other machines "
+            f"reach this one. Give that."
+        )
+    return host
+
+
+def _look_up(host: str) -> str:
     try:
         found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
     except OSError as error:
