@@ -4,7 +4,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
-SOAK_SECONDS ?= 300
+SOAK_STRIKES ?= 200
 
 ifeq ($(origin PYTHON),file)
   SUFFIX :=
@@ -59,8 +59,8 @@ test-fast: $(VENV)/.stamp-dev ## the quick tests, which start no other process
 	@echo "swell: running the fast tests on $(WORKERS) workers"
 	@$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not distributed"
 
-soak: $(VENV)/.stamp-run ## strike two small runs in every way for SOAK_SECONDS (300) and report; fails if anything is lost
-	@$(BIN)/python scripts/run_soak.py $(SOAK_SECONDS) runs/soak
+soak: $(VENV)/.stamp-run ## strike two small runs at once in every way, SOAK_STRIKES (200) times, and report; fails if anything is lost
+	@$(BIN)/python scripts/run_soak.py --strikes $(SOAK_STRIKES) --folder runs/soak
 
 check: $(VENV)/.stamp-dev ## format, lint, types, layers, licences and known vulnerabilities, without running anything
 	@echo "swell: checking format, lint, types and layers"

@@ -17,8 +17,9 @@ from torch.utils.data import TensorDataset
 import swell
 from swell.checkpoint.cadence import Cadence
 
-SAMPLES, EPOCHS, STEP_S = 2000, 1_000_000, 0.02
+SAMPLES, EPOCHS, STEP_S = 2000, 1_000_000, 0.05
 SAVE_S = 5.0  # often, so that losing all workers at once costs little
+FILL = "." * 64  # so that an output that nobody reads is soon full
 
 
 class Attention(nn.Module):
@@ -63,6 +64,8 @@ def train(folder: Path, kind: str, steps: int | None) -> None:
             job.metrics.mean("loss", loss.detach(), weight=len(y))
             job.backward(loss)
             job.step()
+            if steps is None and job.steps % 4 == 0:
+                print(f"step {job.steps} {FILL}")
             if steps is not None and job.steps >= steps:
                 job.close()
                 return

@@ -5,7 +5,8 @@
 Workers are processes joined by gloo on the CPU. On the loopback they share it; on a link each of them is in a network
 namespace of its own, behind a bridge, with its interface limited by ``tc``. The script makes the namespaces and removes
 them, and skips links with a reason where it may not. In each worker DDP and the job take turns of a few steps, so that
-other work on the machine falls on both. The model is a chain of square layers, whose gradients are 33.6 MB.
+other work on the machine falls on both. The model is a chain of square layers, whose gradients are 33.6 MB. On the
+loopback each loop also runs by itself, for its peak memory.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import shutil
 import socket
 import statistics
@@ -33,6 +35,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import swell
 
 LINKS = {"loopback": None, "1gbit": ("1gbit", 0.0), "200mbit": ("200mbit", 1.0)}  # rate, delay in ms
+KINDS = ("job", "job, statistics", "job, bfloat16")  # held against DistributedDataParallel
 TURN, WARM_UP = 5, 2  # steps of a turn, turns that are not counted
 PREFIX, NETWORK = "swellbench", "10.231.77"
 
@@ -55,13 +58,16 @@ def ddp_loop(width: int, layers: int, data: TensorDataset, share: int) -> Iterat
             yield
 
 
-def job_loop(width: int, layers: int, data: TensorDataset, share: int, *, measured: bool) -> Iterator[None]:
+def job_loop(
+    width: int, layers: int, data: TensorDataset, share: int, *, measured: bool = False, exchange: str = "exact"
+) -> Iterator[None]:
     model = make_model(width, layers)
     job = swell.Job(
         batch=share * dist.get_world_size(),
         micro=share,
         rule="constant",
         statistics=swell.Statistics() if measured else False,
+        exchange=exchange,
         progress=False,
         device="cpu",
     )
@@ -81,10 +87,12 @@ def work(options: argparse.Namespace) -> None:
     data = TensorDataset(torch.randn(8192, options.width), torch.randint(10, (8192,)))
     sizes = options.width, options.layers
     loops = {
-        "ddp": ddp_loop(*sizes, data, options.share),
-        "job": job_loop(*sizes, data, options.share, measured=False),
-        "job, statistics": job_loop(*sizes, data, options.share, measured=True),
+        "ddp": lambda: ddp_loop(*sizes, data, options.share),
+        "job": lambda: job_loop(*sizes, data, options.share),
+        "job, statistics": lambda: job_loop(*sizes, data, options.share, measured=True),
+        "job, bfloat16": lambda: job_loop(*sizes, data, options.share, exchange="bfloat16"),
     }
+    loops = {name: make() for name, make in loops.items() if options.only in ("", name)}
     times: dict[str, list[float]] = {name: [] for name in loops}
     for turn in range(options.steps // TURN + WARM_UP):
         names = list(loops)[turn % len(loops) :] + list(loops)[: turn % len(loops)]
@@ -97,9 +105,10 @@ def work(options: argparse.Namespace) -> None:
             if turn >= WARM_UP:
                 times[name].append((time.perf_counter() - began) / TURN)
     if dist.get_rank() == 0:
-        Path(options.result).write_text(json.dumps(times))
+        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        Path(options.result).write_text(json.dumps({"times": times, "peak_mb": peak_mb}))
     sys.stdout.flush()
-    os._exit(0)  # the three loops share one group, which each would leave by itself
+    os._exit(0)  # the loops share one group, which each would leave by itself
 
 
 @contextlib.contextmanager
@@ -148,12 +157,15 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def start(options: argparse.Namespace, count: int, inside: list[str] | None, result: Path) -> dict[str, list[float]]:
-    """Run the workers to their end; returns the first one's times."""
+def start(
+    options: argparse.Namespace, count: int, inside: list[str] | None, result: Path, *, only: str = ""
+) -> dict[str, Any]:
+    """Run the workers to their end; returns the first one's times and its peak memory. ``only`` names one loop."""
     address = "127.0.0.1" if inside is None else f"{NETWORK}.1"
     common = {**os.environ, "MASTER_ADDR": address, "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
     common |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo" if inside is None else "eth0"}
-    command = [sys.executable, __file__, "--result", str(result), "--steps", str(options.steps)]
+    steps = TURN if only else options.steps
+    command = [sys.executable, __file__, "--result", str(result), "--steps", str(steps), "--only", only]
     command += ["--width", str(options.width), "--layers", str(options.layers), "--share", str(options.share)]
     result.unlink(missing_ok=True)
     processes = []
@@ -172,14 +184,16 @@ def start(options: argparse.Namespace, count: int, inside: list[str] | None, res
 
 def measure(options: argparse.Namespace, link: str, count: int) -> dict[str, Any]:
     limits, result = LINKS[link], Path(f"/tmp/swell-exchange-{os.getpid()}.json")
+    row: dict[str, Any] = {}
     if limits is None:
-        times = start(options, count, None, result)
+        times = start(options, count, None, result)["times"]
+        row["peak_mb"] = {name: start(options, count, None, result, only=name)["peak_mb"] for name in ("ddp", *KINDS)}
     else:
         with namespaces(count, *limits) as inside:
-            times = start(options, count, inside, result)
+            times = start(options, count, inside, result)["times"]
     result.unlink(missing_ok=True)
-    row: dict[str, Any] = {"ddp_ms": statistics.median(times["ddp"]) * 1e3}
-    for name in ("job", "job, statistics"):
+    row["ddp_ms"] = statistics.median(times["ddp"]) * 1e3
+    for name in KINDS:
         ratios = sorted(ours / ddp for ours, ddp in zip(times[name], times["ddp"], strict=True))
         quarter = len(ratios) // 4
         row[name] = {"ratio": statistics.median(ratios), "quartiles": [ratios[quarter], ratios[-1 - quarter]]}
@@ -197,6 +211,7 @@ def main() -> None:
     arguments.add_argument("--timeout", type=float, default=900.0)
     arguments.add_argument("--out", type=Path, default=None)
     arguments.add_argument("--result", default="", help=argparse.SUPPRESS)
+    arguments.add_argument("--only", default="", help=argparse.SUPPRESS)
     options = arguments.parse_args()
     if options.result:
         work(options)
@@ -212,10 +227,10 @@ def main() -> None:
                 print(f"{link}, {count} workers: skipped, because network namespaces cannot be made here ({error})")
                 continue
             line = f"{link:9} {count} workers  ddp {row['ddp_ms']:8.1f} ms"
-            for name in ("job", "job, statistics"):
+            for name in KINDS:
                 low, high = row[name]["quartiles"]
                 line += f" | {name} {row[name]['ratio']:.3f} ({low:.3f} to {high:.3f})"
-            print(line, flush=True)
+            print(line, *([f"peak MB {row['peak_mb']}"] if "peak_mb" in row else []), flush=True)
             if options.out is not None:
                 options.out.write_text(json.dumps(report, indent=2) + "\n")
 

@@ -15,6 +15,7 @@ Signal and noise are averaged over parts of the run. Cost is processor time, in 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -36,7 +37,7 @@ PROBES = ("split", "differences", "second differences")
 
 def layers(*widths: int, between: Callable[[int], list[nn.Module]]) -> nn.Module:
     modules: list[nn.Module] = []
-    for width, following in zip(widths, widths[1:], strict=False):
+    for width, following in itertools.pairwise(widths):
         modules += [nn.Linear(width, following), *between(following)]
     return nn.Sequential(*modules[: -len(between(1))])
 
@@ -111,10 +112,10 @@ class Run:
                 buffer.copy_(before)
             steps = [*steps[-2:], self.timed("step", lambda s=samples: self.gradient(s))]
             if number % 2 == 1:
-                pair = self.timed("differences", lambda: pair_of(*steps[-2:]))
+                pair = self.timed("differences", lambda s=steps: pair_of(*s[-2:]))
                 self.found["differences"].append((number, pair))
             if number % 3 == 2:
-                three = self.timed("second differences", lambda: three_of(*steps))
+                three = self.timed("second differences", lambda s=steps: three_of(*s))
                 self.found["second differences"].append((number, three))
             self.optimizer.step()
 

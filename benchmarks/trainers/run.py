@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-BATCH, LENGTH, STEPS, SKIPPED = 8, 64, 14, 2
+BATCH, LENGTH, STEPS, SKIPPED = 8, 64, 12, 2
 
 
 def language_model() -> Any:
@@ -30,7 +30,7 @@ def language_model() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    return GPT2LMHeadModel(GPT2Config(vocab_size=512, n_positions=LENGTH, n_embd=192, n_layer=4, n_head=4))
+    return GPT2LMHeadModel(GPT2Config(vocab_size=512, n_positions=LENGTH, n_embd=128, n_layer=2, n_head=4))
 
 
 def rows() -> list[dict[str, Any]]:

@@ -136,7 +136,7 @@ def _settings(
 
 
 def _goodput(task: Task, **settings: Any) -> swell.Goodput:
-    return swell.Goodput(task.base, max=task.largest * task.base, **settings)
+    return swell.Goodput(task.base, **{"max": task.largest * task.base, **settings})
 
 
 WAYS: dict[str, Callable[[Task], dict[str, Any]]] = {
@@ -145,6 +145,8 @@ WAYS: dict[str, Callable[[Task], dict[str, Any]]] = {
     "goodput, gain": lambda t: _settings(t, _goodput(t), 0.0),
     "goodput, betas kept": lambda t: _settings(t, _goodput(t), 0.5),
     "goodput 1.5": lambda t: _settings(t, _goodput(t, price=1.5), None),
+    "goodput, 10 x": lambda t: _settings(t, _goodput(t, max=10 * t.base), None),
+    "goodput 1.5, 10 x": lambda t: _settings(t, _goodput(t, price=1.5, max=10 * t.base), None),
     "louder 4, gain": lambda t: _settings(t, Louder(_goodput(t), 4.0), 0.0, 4.0),
     "fixed 8, gain": lambda t: _settings(t, 8 * t.base, 0.0),
     "fixed 8, mean": lambda t: _settings(t, 8 * t.base, 0.5),

@@ -107,12 +107,48 @@ class VisionTransformer(nn.Module):
         return self.head(self.norm(h).mean(1))
 
 
-class Recurrent(nn.Module):
-    """A GRU over characters."""
+class Mixer(nn.Module):
+    """An MLP-Mixer over patches of 4 x 4."""
 
-    def __init__(self, kinds: int, width: int = 256) -> None:
+    def __init__(self, width: int = 64, layers: int = 3) -> None:
         super().__init__()
-        self.embed, self.gru = nn.Embedding(kinds, 64), nn.GRU(64, width, num_layers=2, batch_first=True)
+        self.patch = nn.Conv2d(1, width, 4, 4)
+        self.places = nn.ModuleList(
+            [nn.Sequential(nn.Linear(49, 96), nn.GELU(), nn.Linear(96, 49)) for _ in range(layers)]
+        )
+        self.features = nn.ModuleList(
+            [nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)) for _ in range(layers)]
+        )
+        self.norms = nn.ModuleList([nn.LayerNorm(width) for _ in range(2 * layers + 1)])
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.patch(x).flatten(2).transpose(1, 2)
+        for number, (places, features) in enumerate(zip(self.places, self.features, strict=True)):
+            h = h + places(self.norms[2 * number](h).transpose(1, 2)).transpose(1, 2)
+            h = h + features(self.norms[2 * number + 1](h))
+        return self.head(self.norms[-1](h).mean(1))
+
+
+class Variational(nn.Module):
+    """A variational autoencoder: the image again, and how far its code is from a standard normal one."""
+
+    def __init__(self, code: int = 16) -> None:
+        super().__init__()
+        self.encoder, self.decoder = perceptron(784, 256, 2 * code), perceptron(code, 256, 784)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_variance = self.encoder(x).chunk(2, 1)
+        again = self.decoder(mean + torch.randn_like(mean) * (0.5 * log_variance).exp())
+        return again, 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).sum(1)
+
+
+class Recurrent(nn.Module):
+    """A GRU, or an LSTM, over characters."""
+
+    def __init__(self, kinds: int, width: int = 256, *, cell: type[nn.GRU | nn.LSTM] = nn.GRU, layers: int = 2) -> None:
+        super().__init__()
+        self.embed, self.gru = nn.Embedding(kinds, 64), cell(64, width, num_layers=layers, batch_first=True)
         self.head = nn.Linear(width, kinds)
 
     def forward(self, x: Tensor) -> Tensor:

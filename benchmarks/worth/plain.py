@@ -48,17 +48,21 @@ def train_plain(
     *,
     scale: int = 1,
     factor: float = 1.0,
+    betas: str = "keep",
     at: Callable[..., Any] | None = None,
     points: int = POINTS,
 ) -> dict[str, Any]:
     """Train on as many samples as the base run, at ``scale`` base batches and ``factor`` times the learning rate.
 
+    ``betas`` says which of an adaptive optimizer's averages remember as many samples as in the base run: none
+    (``"keep"``), that of squares (``"second"``), or ``"both"``.
     ``at(step, model, optimizers)`` is called at each point of the curve; the clock stands meanwhile.
     """
     problem = task.problem(device)
     model = make_model(problem, device, seed)
     steps = max(1, task.steps // scale)
     optimizers = task.optimizers(model, factor)
+    follow(optimizers, scale, betas)
     schedules = [task.schedule(optimizer, steps) for optimizer in optimizers]
     watch, size = Watch(problem, model, task.steps, points=points), task.base * scale
     warm_up(task, problem, device, size)
@@ -78,6 +82,18 @@ def train_plain(
     watch.stop()
     last = watch.curve[-1]
     return {"seconds": watch.seconds, "steps": steps, "samples": steps * size, **_figures(last), "curve": watch.curve}
+
+
+def follow(optimizers: list[Optimizer], scale: int, which: str) -> None:
+    """Let averages forget at the pace of the base run, in samples."""
+    if which == "keep":
+        return
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        if "betas" in group:
+            first, second = group["betas"]
+            group["betas"] = (first**scale if which == "both" else first, second**scale)
+        elif "alpha" in group:  # RMSprop
+            group["alpha"] **= scale
 
 
 def warm_up(task: Task, problem: Problem, device: str, size: int) -> None:

@@ -33,22 +33,34 @@ from swelling import train_with_swell
 from tasks import HELD_OUT, TASKS, Task
 
 HAND = [(scale, rule) for scale in (2, 4, 8, 16) for rule in ("linear", "root")]
+# Which of Adam's averages keep their memory in samples, at 8 times the base batch by hand.
+FOLLOWING = ("second", "both")
 
 
-def runs_of(task: Task, ways: list[str], seeds: list[int]) -> list[dict[str, Any]]:
-    """All runs of a task, those that take longest first."""
+def runs_of(task: Task, ways: list[str], seeds: list[int], base_seeds: list[int]) -> list[dict[str, Any]]:
+    """All runs of a task; ``rank`` puts base runs first, because they take longest, and ways in the order given."""
     wanted: list[dict[str, Any]] = []
-    for place, seed in enumerate(seeds):
-        for way in ways:
-            if way == "hand":
-                wanted += [
-                    {"way": f"{scale} x, {rule}", "scale": scale, "rule": rule, "seed": seed, "rank": 1 + 3 * place}
-                    for scale, rule in HAND
-                ]
-            elif way in ("branches", "noise"):
-                wanted += [{"way": way, "seed": seed, "rank": 0}] if place == 0 else []
-            else:
-                wanted.append({"way": way, "seed": seed, "rank": 3 * place + (0 if way == "base" else 2)})
+    for rank, way in enumerate(ways, start=1):
+        if way == "base":
+            wanted += [{"way": way, "seed": seed, "rank": 0} for seed in base_seeds]
+        elif way in ("branches", "noise"):
+            wanted.append({"way": way, "seed": seeds[0], "rank": 0})
+        elif way == "hand":
+            wanted += [
+                {"way": f"{scale} x, {rule}", "scale": scale, "rule": rule, "seed": seed, "rank": rank}
+                for seed in seeds
+                for scale, rule in HAND
+            ]
+        elif way == "betas":
+            wanted += [
+                {"way": f"8 x, root, betas {which}", "scale": 8, "rule": "root", "betas": which}
+                | {"seed": seed, "rank": rank}
+                for seed in seeds
+                for which in FOLLOWING
+                if task.adaptive
+            ]
+        else:
+            wanted += [{"way": way, "seed": seed, "rank": rank} for seed in seeds]
     return [{"task": task.name, **run} for run in wanted]
 
 
@@ -68,7 +80,7 @@ def make(run: dict[str, Any], *, device: str, toy: bool) -> dict[str, Any]:
         return {**train_plain(task, device, seed + 100, at=branches), "branches": branches.found}
     if "scale" in run:
         factor = float(run["scale"]) ** (1.0 if run["rule"] == "linear" else 0.5)
-        return train_plain(task, device, seed, scale=run["scale"], factor=factor)
+        return train_plain(task, device, seed, scale=run["scale"], factor=factor, betas=run.get("betas", "keep"))
     return train_with_swell(task, device, seed, **WAYS[way](task))
 
 
@@ -107,6 +119,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--ways", nargs="+", default=["base", "hand", "goodput"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--base-seeds", type=int, nargs="+", help="of the base runs, if these are others")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--limit", type=float, default=float("inf"))
     parser.add_argument("--tail", type=float, default=45.0, help="seconds after the limit that a run may still take")
@@ -117,9 +130,10 @@ def main() -> None:
     given = parser.parse_args()
     ways = list(WAYS) if given.ways == ["all"] else given.ways
     if given.ways == ["all"]:
-        ways = ["base", "noise", "branches", "hand", *WAYS]
+        ways = ["base", "noise", "branches", "hand", "betas", *WAYS]
+    base_seeds = given.base_seeds or given.seeds
     began = time.time()
-    runs = [run for name in given.tasks for run in runs_of(TASKS[name], ways, given.seeds)]
+    runs = [run for name in given.tasks for run in runs_of(TASKS[name], ways, given.seeds, base_seeds)]
     runs.sort(key=lambda run: run["rank"])
     context = processes.get_context("spawn")
     waiting, answers = context.Queue(), context.Queue()
@@ -153,7 +167,7 @@ def main() -> None:
         result = json.loads(answer)
         results.append(result)
         print(f"{time.time() - began:5.0f} s  {_line(result)}", flush=True)
-        if time.time() - written > 20:
+        if time.time() - written > 5:
             given.out.write_text(json.dumps({**facts, "runs": results}))
             written = time.time()
     given.out.write_text(json.dumps({**facts, "runs": results}))

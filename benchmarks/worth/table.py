@@ -31,7 +31,7 @@ def base_runs(runs: Runs, task: str) -> Runs:
 
 
 def higher_is_better(task: str) -> bool:
-    return task in ("resnet", "convnet", "mlp", "vit", "triplet")
+    return task in ("resnet", "convnet", "mlp", "vit", "triplet", "mixer")
 
 
 def verdict(run: dict[str, Any], base: Runs) -> float:

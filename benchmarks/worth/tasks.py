@@ -1,4 +1,4 @@
-"""Twelve tasks, different in kind, each with an optimizer, a schedule and a base batch that a user might have tuned.
+"""Fifteen tasks, different in kind, each with an optimizer, a schedule and a base batch that a user might have tuned.
 
 Nothing here is a function of the batch: a way of training gets the model, the optimizers and the schedule for a number
 of steps, and decides on batches and learning rates itself. ``HELD_OUT`` are the tasks that nothing was tuned on.
@@ -15,9 +15,11 @@ import torch
 from data import characters, images, ratings, table
 from networks import (
     Denoiser,
+    Mixer,
     Recommender,
     Recurrent,
     Transformer,
+    Variational,
     VisionTransformer,
     convolutions,
     perceptron,
@@ -28,7 +30,7 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, Muon, Optimizer, RMSprop
 from torch.optim.lr_scheduler import LambdaLR, MultiStepLR, OneCycleLR
 
-HELD_OUT = ("triplet", "denoiser", "recommender")
+HELD_OUT = ("lstm", "mixer", "vae")
 PROBE = 4_096  # training samples that the training loss is measured on
 
 Batch = tuple[Tensor, ...]
@@ -151,6 +153,18 @@ def autoencoder(device: str) -> Problem:
     return Problem((x,), restore, lambda: perceptron(*sizes), lambda net: mean_over(net, restore, (test_x,)))
 
 
+def describe(model: nn.Module, batch: Batch) -> Tensor:
+    """The variational bound of images with a Gaussian error, per pixel."""
+    x = batch[0].flatten(1)
+    again, distance = model(x)
+    return F.mse_loss(again, x) + distance.mean() / x.shape[1]
+
+
+def vae(device: str) -> Problem:
+    x, _, test_x, _ = images("mnist", device, 30_000)
+    return Problem((x,), describe, Variational, lambda net: mean_over(net, describe, (test_x,)))
+
+
 def predict_noise(model: nn.Module, batch: Batch) -> Tensor:
     x = batch[0]
     t = torch.rand(len(x), device=x.device)
@@ -257,6 +271,10 @@ def gpt(kinds: int) -> nn.Module:
     return Transformer(kinds, 128, width=192, layers=4, heads=4, dropout=0.1)
 
 
+def lstm(kinds: int) -> nn.Module:
+    return Recurrent(kinds, cell=nn.LSTM, layers=1)
+
+
 def small_gpt(kinds: int) -> nn.Module:
     return Transformer(kinds, 64, width=128, layers=3, heads=4, dropout=0.0)
 
@@ -327,6 +345,22 @@ TASKS = {
             name="recommender", kind="pairs, embeddings; Adam, constant",
             base=64, steps=6_000, metric="loss",
             optimizers=adam(1e-3), schedule=constant, problem=recommender,
+        ),
+        Task(
+            name="lstm", kind="text, LSTM with clipping; AdamW, one-cycle",
+            base=16, steps=4_000, metric="loss",
+            optimizers=adamw(2e-3, 0.01), schedule=one_cycle, problem=text_problem(64, lstm), clip=1.0,
+        ),
+        Task(
+            name="mixer", kind="images, MLP-Mixer; SGD, cosine",
+            base=32, steps=4_000, metric="accuracy", higher=True,
+            optimizers=sgd(0.02, 1e-4), schedule=cosine, adaptive=False,
+            problem=images_problem("fashion_mnist", Mixer),
+        ),
+        Task(
+            name="vae", kind="images, variational autoencoder; Adam, steps",
+            base=32, steps=4_000, metric="loss",
+            optimizers=adam(1e-3), schedule=in_steps, problem=vae,
         ),
     )
 }  # fmt: skip

@@ -56,7 +56,9 @@ _HOMES = {
         "Root",
     ),
 }
-_MODULES = frozenset({"accelerate", "core", "errors", "keras", "policies", "rules", "telemetry", "transformers"})
+_MODULES = frozenset(
+    {"accelerate", "core", "errors", "keras", "lightning", "policies", "rules", "telemetry", "transformers"}
+)
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = ["__version__", *sorted(_HOME_OF), *sorted(_MODULES)]  # pyright: ignore[reportUnsupportedDunderAll]
@@ -79,7 +81,7 @@ def __dir__() -> list[str]:
 
 # The same table for type checkers and editors; a test compares the two.
 if TYPE_CHECKING:
-    from swell import accelerate, core, errors, keras, policies, rules, telemetry, transformers
+    from swell import accelerate, core, errors, keras, lightning, policies, rules, telemetry, transformers
     from swell.checkpoint.cadence import Cadence
     from swell.checkpoint.weights import load_weights
     from swell.core.planning import feasible_replicas, plan

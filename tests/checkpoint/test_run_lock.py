@@ -301,3 +301,18 @@ def test_the_record_says_in_plain_json_who_writes(tmp_path: Path) -> None:
     lock.acquire()
     record = json.loads((tmp_path / FILE_NAME).read_text())
     assert (record["pid"], record["token"], record["released"]) == (os.getpid(), 1, False)
+
+
+def test_where_the_disk_takes_nothing_a_run_may_be_written_about_elsewhere_until_another_takes_over(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "run"
+    folder.touch()  # no folder can be made here
+    lock = RunLock(folder)
+    assert not lock.may_write() and lock.may_write_elsewhere()
+    folder.unlink()
+    assert lock.may_write() and lock.may_write_elsewhere()
+    newer = RunLock(folder)  # in the same process it takes over
+    newer.acquire()
+    assert not lock.may_write() and not lock.may_write_elsewhere()
+    newer.release()

@@ -107,14 +107,40 @@ def test_workers_that_get_stuck_or_lose_their_clock_cost_nothing(tmp_path: Path)
     assert status == (3 if report["rewound"] else 0)
 
 
+PRELOAD = ("--preload", "torch,torch.distributed,torch._dynamo,swell.job")
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_workers_that_fail_resizes_a_cleaner_and_an_unread_terminal_cost_nothing(tmp_path: Path) -> None:
+    kinds = "exception,oom,resize,storm,cleaner,terminal"
+    strikes = ("--mtbf", "0.5", "--kinds", kinds, "--at-once", "2", "--stop-after", "12", *PRELOAD)
+    status, report = chaos(tmp_path, "--workers", "1:3", "--start", "2", *strikes, epochs=10_000)
+    assert (report["status"], report["lost"], report["repeated"]) == (143, 0, 0)
+    assert 12 <= sum(report["faults"].values()) <= 13 and set(report["faults"]) <= set(kinds.split(","))
+    assert status == (3 if report["rewound"] else 0)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_a_stale_worker_and_a_second_writer_do_no_harm(tmp_path: Path) -> None:
+    strikes = ("--mtbf", "1", "--kinds", "stale,writer", "--stop-after", "3", "--seed", "1", *PRELOAD)
+    status, report = chaos(tmp_path, "--workers", "2", "--grace", "10", *strikes, epochs=10_000)
+    assert set(report["faults"]) == {"stale", "writer"}
+    assert (report["status"], report["left_behind"], report["let_in"]) == (143, 0, 0)
+    assert (report["lost"], report["repeated"]) == (0, 0) and status in (0, 3)
+
+
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
-def test_a_full_disk_and_a_broken_network_cost_nothing(tmp_path: Path) -> None:
-    strikes = ("--mtbf", "2", "--kinds", "disk,partition,delay", "--max-faults", "3", "--duration", "15", "--disk", "8")
+def test_a_disk_that_takes_nothing_and_a_broken_network_cost_nothing(tmp_path: Path) -> None:
+    kinds = "disk,readonly,partition,delay,drop"
+    strikes = ("--mtbf", "1", "--kinds", kinds, "--stop-after", "5", "--disk", "8", "--keep", str(tmp_path / "kept"))
     status, report = chaos(tmp_path, "--workers", "2", *strikes, epochs=10_000)
     assert (status, report["status"]) == (0, 143)
-    assert set(report["faults"]) <= {"disk", "partition", "delay"} and report["faults"]
+    assert set(report["faults"]) <= set(kinds.split(",")) and sum(report["faults"].values()) == 5
+    assert (tmp_path / "kept" / "events.jsonl").exists()
     assert (report["lost"], report["repeated"], report["rewound"]) == (0, 0, 0)
     assert not list((tmp_path / "run").iterdir()), "nothing outside was touched"
 
@@ -125,6 +151,8 @@ def test_a_full_disk_and_a_broken_network_cost_nothing(tmp_path: Path) -> None:
         ([], "expected --mtbf SECONDS, --fail-at"),
         (["--mtbf", "0"], "mtbf is 0"),
         (["--mtbf", "1", "--kinds", "kill,shout"], "kinds is 'kill,shout'"),
+        (["--mtbf", "1", "--at-once", "0"], "at-once is 0"),
+        (["--mtbf", "1", "--stop-after", "0"], "stop-after is 0"),
         (["--fail-at", "1:lunch"], "'1:lunch'"),
         (["--mtbf", "1", "--engine", "torchrun"], "--engine is torchrun"),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from swell.cli import main
-from swell.core.events import BatchChanged, Event, Resized, Stepped, StepSkipped, Warned, to_json
+from swell.core.events import BatchChanged, Event, Resized, RunStarted, Stepped, StepSkipped, Warned, to_json
 from swell.core.types import Observation, StepSummary
 from swell.policies import Goodput, observation_to_dict
 from tests.policies.observations import estimate, seen
@@ -128,3 +128,22 @@ def test_what_cannot_be_told_is_refused_in_one_line(
     monkeypatch.chdir(tmp_path)
     assert main(["explain", *extra]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_last_line_is_the_price_beside_the_base_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = {"version": "1", "replicas": 1, "base_batch": 16, "policy": "p", "rule": "r", "seed": 0, "samples": 0}
+    events: list[Event] = [RunStarted(time=0.0, **start, settings={"worth_power": 0.5})]
+    samples, progress = 0, 0.0
+    for step in range(1, 31):
+        batch, gain = (16, 1.0) if step <= 20 else (64, 3.0)
+        samples, progress = samples + batch, progress + gain
+        figures = {"micro_batch": batch, "accumulation": 1, "lr": (0.1,), "lr_factor": (gain,), "step_s": 0.5}
+        figures |= {"noise_scale": 48.0, "noise_low": 24.0, "noise_high": 96.0}
+        place = {"step": step, "epoch": 0, "samples": samples, "progress": progress, "gain": gain}
+        events.append(Stepped(time=step, **place, global_batch=batch, replicas=1, **figures))
+    assert main(["explain", written(tmp_path / "run", *events)]) == 0
+    last = capsys.readouterr().out.replace("\n", " ")
+    assert "In all: 30 steps, 960 samples, 15 s; worth 50 (" in last
+    assert "1.20 (" in last and "0.60 (" in last  # 960 samples over 50 * 16; 30 steps over 50 of the same time
+    assert main(["explain", written(tmp_path / "plain", *events[:21])]) == 0
+    assert "In all" not in capsys.readouterr().out

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from swell.cli import main
 from swell.cli.batch_table import batch_table, layouts_to_try, with_base_between
+from swell.cli.branch_table import show_branches
 from swell.core.goodput import candidates
 from tests.cli.measured_script import SCRIPT
 
@@ -36,7 +37,8 @@ def test_however_little_time_there_is_every_layout_is_measured_once(
     assert {(row["batch"], row["micro"]) for row in rows if row["measured"]} == set(trial)
     assert not any(row["sure"] for row in rows), "one round is not enough to be sure"
     assert set(rows[0]) == {
-        *("batch", "micro", "accumulation", "samples_s", "measured", "error", "efficiency", "goodput", "sure")
+        *("batch", "micro", "accumulation", "samples_s", "measured", "error", "sure"),
+        *("efficiency", "efficiency_interval", "goodput"),
     }
 
 
@@ -185,3 +187,32 @@ def test_the_base_batch_gets_more_turns_than_any_other(workers: int, micro: tupl
     assert set(turns) == set(trial)
     assert [turns.count(layout) for layout in trial if layout != turns[0]] == [1] * (len(trial) - 1)
     assert turns.count(turns[0]) >= 5 and all(a != b for a, b in itertools.pairwise(turns))
+
+
+def test_time_and_samples_to_the_target_have_bounds_by_the_noise_and_the_times() -> None:
+    times = {(16, 1): (0.01, 0.01), (32, 1): (0.011, 0.01), (64, 1): (0.012, 0.01)}
+    result = table(times, noise=64, signal=1, sure=True, interval=[32.0, 128.0])
+    for row in result.fastest:
+        samples, time = row.samples_to_target, row.time_to_target(result.reference)
+        assert samples.low <= samples.value <= samples.high and time.low <= time.value <= time.high
+        assert (samples.low == samples.high) == (row.batch == 16) == (time.low == time.high)
+    largest = result.fastest[-1]
+    assert largest.samples_to_target == pytest.approx([128 / 80, 192 / 144, 96 / 48])
+    assert largest.time_to_target(result.reference).value == pytest.approx(0.012 / 0.01 * 16 / 64 * 128 / 80)
+
+
+def test_branches_say_what_larger_steps_are_worth_and_keep_the_run_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, run = tmp_path / "train.py", tmp_path / "run"
+    script.write_text(SCRIPT)
+    line = ["tune", "--branch", "--steps", "16", "--seconds", "0", "--max", "64", "--after", "3"]
+    assert main([*line, "--json", str(script), "2", str(run)]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert not run.exists()
+    assert (table["base"], table["at_step"], [row["batch"] for row in table["rows"]]) == (16, 3, [32, 64])
+    assert all(row["draws"] == 3 and row["error"] is not None for row in table["rows"])
+    assert table["critical_batch"]["interval"][0] <= (table["critical_batch"]["batch"] or float("inf"))
+    show_branches(table)
+    text = capsys.readouterr().out
+    assert "Critical batch size" in text and "By the gradient noise" in text

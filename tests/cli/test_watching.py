@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -152,6 +153,26 @@ def test_the_line_under_a_run_stays_below_what_is_written(tmp_path: Path) -> Non
     assert shown[1].startswith("\r\x1b[K") and "batch" in shown[1] and "\n" not in shown[1]
     assert shown[2] == "\r\x1b[Ka worker says something\n"
     assert shown[3] == shown[1].removeprefix("\r\x1b[K")
+
+
+@pytest.mark.parametrize("stuck", ["write", "draw"])
+def test_a_terminal_that_nobody_reads_does_not_hold_up_the_end(stuck: str, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", a_run()[:20])
+    entered, gate = threading.Event(), threading.Event()
+
+    def block(text: str) -> None:
+        entered.set()
+        gate.wait()
+
+    ways: dict[str, Any] = {"write": lambda text: None, "draw": lambda text: None, stuck: block}
+    line = RunLine(tmp_path / "run", ways["write"], draw=ways["draw"])
+    act = line.refresh if stuck == "draw" else lambda: line.write("nobody reads this")
+    thread = threading.Thread(target=act, daemon=True)
+    with line:
+        thread.start()
+        assert entered.wait(10)
+    gate.set()
+    thread.join()
 
 
 def test_in_a_pipe_lines_are_written_as_they_are(tmp_path: Path) -> None:

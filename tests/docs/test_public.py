@@ -11,7 +11,12 @@ from tests.docs.pages import PAGES, ROOT, code_in, section, tables
 
 PAGE = ROOT / "docs" / "public.md"
 GUIDES = [page for page in PAGES if "decisions" not in page.parts and page != PAGE]
-OF_OTHERS = ("swell.keras", "swell.transformers", "swell.accelerate")  # need packages that are not here
+OF_OTHERS = (
+    "swell.keras",
+    "swell.transformers",
+    "swell.accelerate",
+    "swell.lightning",
+)  # need packages that are not here
 MODULES = {
     name: code_in(text) for names, text in tables(section(PAGE, "## Public modules"))[0] for name in code_in(names)
 }

@@ -33,19 +33,19 @@ class Pair:
 
 GPT = ["--eval_interval=10", "--n_embd=16", "--warmup_iters=3"]
 PAIRS = {
-    "dcgan": Pair(passes(1, 128), passes(6, 256), 6 * 256, 0.4, changed_lines=20),
+    "dcgan": Pair(passes(1, 128), passes(6, 256), 6 * 256, 0.4, changed_lines=25),
     "image_classifier": Pair(passes(1, 256), passes(3, 512), 3 * 512, 0.2),
     "language_model": Pair(passes(1, 160), passes(2, 256), None, 0.1),
     "lora": Pair(passes(1, 128), passes(3, 256), 3 * 256, 0.1),
     "nanogpt": Pair(
-        ["--max_iters=10", *GPT], ["--max_iters=30", "--lr_decay_iters=30", *GPT], 30 * 32, 0.1, changed_lines=55
+        ["--max_iters=10", *GPT], ["--max_iters=30", "--lr_decay_iters=30", *GPT], 30 * 32, 0.1, changed_lines=60
     ),
     "ppo": Pair(
         ["--num-iterations", "1"],
         ["--num-iterations", "20", "--learning-rate", "0.02"],
         20 * 4 * 256,
-        0.2,
-        changed_lines=55,
+        0.35,
+        changed_lines=60,
     ),
     "streaming": Pair(passes(1, 128), passes(2, 512), 2 * 512, 0.25),
     "vae": Pair(passes(1, 128), passes(3, 512), 3 * 512, 0.05),

@@ -20,7 +20,7 @@ ALONE = {"RANK": "", "WORLD_SIZE": ""}  # no launcher
 
 def plain_result(name: str, folder: Path) -> float:
     arguments = (name, "train_torch.py", str(folder), PAIRS[name].arguments)
-    return run_processes(1, run_script, *arguments, environ=ALONE, timeout_s=120)[0]
+    return run_processes(1, run_script, *arguments, environ=ALONE, timeout_s=300)[0]
 
 
 @pytest.mark.distributed
@@ -31,7 +31,7 @@ def test_one_process_and_two_end_where_the_plain_script_ends(name: str, tmp_path
         folder = tmp_path / str(workers)
         folder.mkdir()
         arguments = (name, "train_swell.py", str(folder), PAIRS[name].arguments)
-        results = run_processes(workers, run_script, *arguments, timeout_s=120)
+        results = run_processes(workers, run_script, *arguments, timeout_s=300)
         assert results == pytest.approx([plain] * workers, rel=PAIRS[name].tolerance)
 
 
@@ -61,7 +61,7 @@ def test_workers_of_which_one_is_killed_end_where_the_plain_script_ends(name: st
     (tmp_path / "torchvision.py").write_text("raise ImportError('nothing is downloaded in tests')\n")
     environment = {key: value for key, value in os.environ.items() if key != "SWELL_DATA"}
     environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(tmp_path)]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     report = json.loads(done.stdout[done.stdout.index("{") :])
     assert report["faults"] == {"kill in reduce": 1} and report["lost"] == report["repeated"] == 0

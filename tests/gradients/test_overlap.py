@@ -24,7 +24,11 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 class Arrived:
     """A sum that is there at once."""
 
+    def advance(self) -> None: ...
+
     def wait(self) -> None: ...
+
+    def drop(self) -> None: ...
 
 
 class Echo:
@@ -35,7 +39,7 @@ class Echo:
     def __init__(self) -> None:
         self.begun: list[Tensor] = []
 
-    def begin_sum(self, tensor: Tensor) -> Arrived:
+    def begin_sum(self, tensor: Tensor, *, narrow: bool = False) -> Arrived:
         self.begun.append(tensor)
         return Arrived()
 

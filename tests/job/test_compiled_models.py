@@ -58,8 +58,9 @@ class Compiler:
         return run
 
 
-def whole(model: Network, compiler: Compiler) -> nn.Module:
-    return torch.compile(model, backend=compiler)
+def whole(model: Network, compiler: Compiler, **options: Any) -> nn.Module:
+    compiled: Any = torch.compile(model, backend=compiler, **options)
+    return compiled
 
 
 def in_place(model: Network, compiler: Compiler) -> nn.Module:
@@ -109,7 +110,7 @@ def test_a_compiled_model_is_measured_as_the_model_itself_is() -> None:
 
 def test_the_halves_use_what_was_compiled_for_any_batch() -> None:
     compiler = Compiler()
-    trained(torch.compile(network(), backend=compiler, dynamic=True))
+    trained(whole(network(), compiler, dynamic=True))
     assert compiler.compiled == 1
     assert compiler.runs == 6 + 10  # all but the first two halves, before anything was compiled
 

@@ -59,10 +59,25 @@ def weighted(job: swell.Job, loss: Callable[[], Tensor], step: int) -> None:
 BODIES = {"once": once, "twice at times": twice_at_times, "weighted": weighted}
 
 
-def train(collective: Any, body: str, overlaps: bool, batch: int, micro: int, dtype: str = "float64") -> Any:
+def train(
+    collective: Any,
+    body: str,
+    overlaps: bool,
+    batch: int,
+    micro: int,
+    dtype: str = "float64",
+    exchange: str = "exact",
+) -> Any:
     overlapping.FIRST_BYTES = overlapping.BUCKET_BYTES = 64  # several buckets, although the model is small
     TorchCollective.overlaps = property(lambda self: overlaps and self.size > 1)  # type: ignore[assignment,method-assign]
-    job = swell.Job(batch=batch, micro=micro, rule="constant", progress=False, statistics=swell.Statistics(every=1))
+    job = swell.Job(
+        batch=batch,
+        micro=micro,
+        rule="constant",
+        progress=False,
+        statistics=swell.Statistics(every=1),
+        exchange=exchange,
+    )
     model = Branches().to(getattr(torch, dtype))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     job.wrap(model, optimizer)
@@ -128,3 +143,20 @@ def test_narrow_gradients_travel_and_are_added_up_in_float32() -> None:
     twins = run_workers(2, train, "once", False, 8, 4, "bfloat16")
     for mine, twin in zip(ours, twins, strict=True):
         check_same(mine, twin, tolerance=0.01)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("world", [2, 3])
+def test_gradients_that_travel_in_bfloat16_are_nearly_exact_and_the_same_everywhere(world: int) -> None:
+    ours = run_workers(world, train, "once", True, 9, 3, "float32", "bfloat16")
+    twins = run_workers(world, train, "once", False, 9, 3, "float32", "exact")
+    for mine, twin in zip(ours, twins, strict=True):
+        first, other = mine[0][2], twin[0][2]  # steps drift apart as training goes on
+        assert [g is None for g in first] == [g is None for g in other]
+        present = [(a, b) for a, b in zip(first, other, strict=True) if a is not None]
+        error = largest_relative_error([a for a, _ in present], [b for _, b in present])
+        assert 0 < error < 0.02
+    for mine in ours[1:]:
+        for own, firsts in zip(mine[0], ours[0][0], strict=True):
+            for a, b in zip(own, firsts, strict=True):
+                assert (a is None and b is None) or (a is not None and b is not None and torch.equal(a, b))

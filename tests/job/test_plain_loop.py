@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
 import swell
+from swell.core.events import EpochEnded
+from swell.telemetry import read_events
 
 N, BASE, EPOCHS = 70, 16, 2  # the last step of an epoch has 6 samples
 STEPS = EPOCHS * -(-N // BASE)
@@ -163,9 +166,9 @@ def test_until_epochs_reads_the_epochs_that_a_plain_loop_reads(batch: int) -> No
     assert (job.samples, job.progress) == (3 * N, pytest.approx(15))
 
 
-def test_where_the_short_step_is_dropped_the_plain_loop_drops_it_too() -> None:
+def test_where_the_short_step_is_dropped_the_plain_loop_drops_it_too(tmp_path: Path) -> None:
     model = make_model()
-    job = swell.Job(batch=BASE)
+    job = swell.Job(tmp_path, batch=BASE)
     job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.01))
     loader = job.loader(make_data(), drop_last=True)
     assert len(loader) == len(DataLoader(make_data(), batch_size=BASE, drop_last=True)) == 4
@@ -174,6 +177,9 @@ def test_where_the_short_step_is_dropped_the_plain_loop_drops_it_too() -> None:
             job.backward(nn.functional.cross_entropy(model(x), y))
             job.step()
     assert (job.steps, job.progress, job.samples) == (8, 8.0, 8 * BASE)
+    job.close()
+    first, _ = (event for event in read_events(tmp_path / "events.jsonl") if isinstance(event, EpochEnded))
+    assert (first.complete, first.samples, first.dropped) == (True, 4 * BASE, N - 4 * BASE)
 
 
 # What is measured

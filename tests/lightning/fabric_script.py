@@ -1,5 +1,6 @@
 """A Fabric user's script for elastic runs; the weights at the end are written down."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 import json
 import os
 import sys

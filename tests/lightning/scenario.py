@@ -1,5 +1,6 @@
 """A small regression in float64, trained by plain Fabric or Lightning and by swell inside of them."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -76,6 +77,7 @@ def train_with_lightning(
     decay: str | None = None,
     optimizer_of: Callable[..., Any] = torch.optim.SGD,
     shuffle: bool = False,
+    sampler: Any | None = None,
     module_of: Callable[..., Any] | None = None,
     **trainer_options: Any,
 ) -> tuple[list[float], Any]:
@@ -88,7 +90,7 @@ def train_with_lightning(
     trainer = lightning.Trainer(accelerator="cpu", strategy=strategy, **{**quiet, **trainer_options})
     trainer.fit(
         module,
-        DataLoader(data(samples), batch_size=micro, shuffle=shuffle),
+        DataLoader(data(samples), batch_size=micro, shuffle=shuffle, sampler=sampler),
         DataLoader(data(20), batch_size=7),
     )
     return weights_of(module), trainer

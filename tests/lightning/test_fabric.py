@@ -1,5 +1,6 @@
 """Fabric: the user's own loop gives the plain loop's weights on one worker, and the same on any number of them."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from typing import Any

@@ -32,7 +32,7 @@ def undisturbed(folder: Path, script: str) -> list[float]:
     """The weights of the same script on one worker, without a supervisor."""
     folder.mkdir()
     line = [sys.executable, str(HERE / script), str(folder), str(EPOCHS)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return weights(folder)
 
@@ -47,7 +47,7 @@ def run_of(folder: Path, script: str, *options: str) -> SupervisedRun:
 def wait_for_workers(run: SupervisedRun, number: int) -> None:
     """Wait until three more steps were made by this number of workers."""
     seen = len([row for row in steps(run.folder) if row["workers"] == number])
-    run.wait_for(lambda: len([row for row in steps(run.folder) if row["workers"] == number]) > seen + 3, timeout_s=200)
+    run.wait_for(lambda: len([row for row in steps(run.folder) if row["workers"] == number]) > seen + 3, timeout_s=400)
 
 
 SCRIPTS = ["fabric_script.py", "trainer_script.py"]
@@ -63,7 +63,7 @@ def test_a_join_and_a_kill_leave_the_weights_of_the_undisturbed_run(tmp_path: Pa
         os.kill(first["pid"], signal.SIGKILL)  # the one that logs and saves
         wait_for_workers(run, 1)
         (run.folder / "slow").unlink()
-        assert run.end(timeout_s=300) == 0, run.terminal()
+        assert run.end(timeout_s=500) == 0, run.terminal()
     made = [row["step"] for row in steps(tmp_path / "moved")]
     assert sorted(set(made)) == list(range(1, max(made) + 1)), "a step was not logged by the first worker"
     assert len(made) == len(set(made)), "two workers took themselves for the first"
@@ -76,12 +76,12 @@ def test_a_stop_in_the_middle_of_an_epoch_is_resumed_on_another_number_of_worker
     with run_of(folder, script, "--workers", "2") as run:
         wait_for_workers(run, 2)
         run.ask("stop")
-        assert run.end(timeout_s=200) == 143, run.terminal()
+        assert run.end(timeout_s=400) == 143, run.terminal()
     before = steps(folder)[-1]
     assert before["step"] % 11 != 0, "stopped at the end of an epoch, so nothing was proved"
     with run_of(folder, script, "--workers", "1") as run:
         (folder / "slow").unlink()
-        assert run.end(timeout_s=300) == 0, run.terminal()
+        assert run.end(timeout_s=500) == 0, run.terminal()
     made = [row["step"] for row in steps(folder)]
     assert made == list(range(1, 11 * EPOCHS + 1))
     assert weights(folder) == pytest.approx(undisturbed(tmp_path / "still", script), rel=1e-12)

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-import swell
 from swell.errors import DependencyError
 
 

@@ -1,5 +1,6 @@
 """What a Lightning user switches on works inside a run, on one worker and on two, and survives a resume."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import csv
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 
 import swell
 import swell.lightning
+from swell.errors import ConfigError
 from tests.lightning.scenario import data, make_module, train_with_lightning, weights_of
 from tests.workers import run_processes
 
@@ -153,3 +155,38 @@ def test_a_precision_gives_what_it_gives_in_plain_lightning(precision: Any) -> N
     strategy = swell.lightning.Strategy(batch=16)
     weights, _ = train_with_lightning(96, micro=16, strategy=strategy, precision=precision)
     assert weights == pytest.approx(plain, rel=1e-13)
+
+
+def counted() -> tuple[float, float]:
+    import torchmetrics
+
+    class Counting(type(make_module())):
+        def __init__(self) -> None:
+            super().__init__()
+            self.count = torchmetrics.SumMetric()
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            super().validation_step(batch, batch_idx)
+            self.count.update(len(batch[0]))
+
+        def on_validation_epoch_end(self) -> None:
+            self.total = float(self.count.compute())
+            self.count.reset()
+
+    strategy = swell.lightning.Strategy(batch=16)
+    _, trainer = train_with_lightning(48, micro=4, strategy=strategy, module_of=lambda **_: Counting())
+    return trainer.lightning_module.total, float(trainer.callback_metrics["validation"])
+
+
+@pytest.mark.distributed
+def test_every_worker_validates_every_sample_and_counts_it_once() -> None:
+    alone = counted()
+    assert alone[0] == 20
+    assert run_processes(2, counted, timeout_s=200) == [pytest.approx(alone)] * 2
+
+
+def test_one_strategy_holds_one_run() -> None:
+    strategy = swell.lightning.Strategy(batch=16)
+    _, trainer = train_with_lightning(48, micro=8, strategy=strategy)
+    with pytest.raises(ConfigError, match="the strategy has trained already; expected a new one"):
+        trainer.fit(make_module(), DataLoader(data(48), batch_size=8))

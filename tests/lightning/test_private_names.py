@@ -1,5 +1,6 @@
 """What swell relies on in Lightning is still there; if a new release moves it, this file says what."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import inspect

@@ -8,9 +8,10 @@ import math
 import numpy as np
 import pytest
 
+from swell.core.types import StepSummary
 from swell.policies import Goodput
 from tests.policies.machines import on_an_h200, run_on
-from tests.policies.observations import estimate
+from tests.policies.observations import estimate, seen
 
 
 def test_it_stays_at_the_base_batch_while_nothing_is_known_of_the_noise_scale():
@@ -71,3 +72,39 @@ def test_a_noise_scale_that_is_not_sure_takes_nothing_back():
     run.sure_after = 0
     run.until(400_000)
     assert run.batch < before
+
+
+def in_doubt_at(batch, interval, *, noise_scale):
+    """A run on a device that computes any batch in nearly the same time, where larger always looks better."""
+    steps = [
+        StepSummary(replicas=1, nodes=1, micro_batch=size, accumulation=1, step_s=0.002 + 1e-7 * size, count=40)
+        for size in (32, 64, 96, 256, 384)
+    ]
+    return seen(
+        base_batch=32,
+        batch=batch,
+        micro_batch=batch,
+        replicas=1,
+        samples=30_000,
+        noise=dataclasses.replace(estimate(noise_scale), interval=interval),
+        profile=tuple(steps),
+        worth_power=0.5,
+    )
+
+
+@pytest.mark.parametrize("interval", [(10.0, 800.0), (60.0, 800.0), (60.0, math.inf), (200.0, 2000.0)])
+def test_in_doubt_a_batch_above_the_price_does_not_grow_further(interval):
+    now = in_doubt_at(384, interval, noise_scale=200)
+    assert Goodput(32, max=1024, price=1.25).batch(now) <= 384
+    assert Goodput(32, max=1024, price=None).batch(now) >= 384
+
+
+@pytest.mark.parametrize("least", [0.0, 2.0, 15.0])
+def test_a_batch_that_is_too_dear_whatever_the_noise_may_be_is_taken_back_in_doubt(least):
+    policy, most = Goodput(32, max=1024, price=1.25), 100.0
+    now = in_doubt_at(384, (least, most), noise_scale=30)
+    assert now.noise is not None and not now.noise.sure
+    chosen = policy.batch(now)
+    assert 32 <= chosen <= 1.25**2 * (most + 32) - most  # worth its price at the most noise there may be
+    assert policy.batch(in_doubt_at(384, (least, 1000.0), noise_scale=30)) == 384  # here it may be worth it
+    assert Goodput(32, max=1024, price=1.25, monotone=True).batch(now) == 384

@@ -54,6 +54,11 @@ def test_a_wait_counts_as_one_while_the_main_thread_is_seen_in_it(clock: Clock) 
     with main.forming():
         clock.now += 100.0
         assert said(main, "waiting") == [True]
+        main.poll()
+        clock.now += 100.0
+        assert said(main, "waiting") == [True]
+        clock.now += 30.0
+        assert said(main, "waiting") == [False], "stuck while a world is formed"
 
 
 def test_time_in_which_the_whole_process_was_stopped_counts_as_nobodys(clock: Clock) -> None:

@@ -213,3 +213,66 @@ def begin_a_sum_and_leave_it(collective: Collective, _: int = 0) -> list[bool]:
 def test_a_group_with_an_exchange_that_does_not_end_counts_as_stuck() -> None:
     first, *others = run_workers(3, begin_a_sum_and_leave_it, 0)
     assert first == [False, True] and others == [[False, False]] * 2
+
+
+def sum_in_bfloat16(collective: Collective, length: int) -> tuple[torch.Tensor, torch.Tensor, list[bool]]:
+    assert isinstance(collective, TorchCollective)
+    generator = torch.Generator().manual_seed(collective.rank)
+    values = torch.randn(length, generator=generator)
+    exact, narrow = values.clone(), values.clone()
+    collective.begin_sum(exact).wait()
+    one, other = collective.begin_sum(narrow, narrow=True), collective.begin_sum(torch.ones(5), narrow=True)
+    for pending in (one, other):
+        pending.advance()
+    for pending in (one, other):
+        pending.wait()
+    small = torch.tensor([256.0 if collective.rank == 0 else 1.0])  # 257 is not a bfloat16, 258 is
+    collective.begin_sum(small, narrow=True).wait()
+    collective.begin_sum(torch.ones(7), narrow=True).drop()
+    collective.settle()
+    return exact, narrow, [float(small) == 255.0 + collective.size, collective.stuck]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(("world", "length"), [(1, 4), (2, 1), (3, 1000), (5, 17)])
+def test_what_travels_in_bfloat16_is_added_up_in_float32(world: int, length: int) -> None:
+    results = run_workers(world, sum_in_bfloat16, length)
+    for exact, narrow, (added_up, stuck) in results:
+        assert torch.equal(narrow, results[0][1])
+        assert torch.equal(narrow, narrow.bfloat16().float())
+        torch.testing.assert_close(narrow, exact, rtol=0.0, atol=float(2**-8 * world * 4))
+        assert added_up or world % 2 == 0
+        assert not stuck
+
+
+class _EndsAfterTheWait:
+    """An exchange that ends just when the wait for it has timed out, well or not."""
+
+    def __init__(self, failure: str | None) -> None:
+        self.failure, self.waits = failure, 0
+
+    def wait(self, *_: object) -> bool:
+        self.waits += 1
+        if self.waits == 1:
+            raise RuntimeError("Operation timed out!")
+        if self.failure is not None:
+            raise RuntimeError(self.failure)
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def wait_for_one_that_ends_late(collective: Collective, failure: str | None) -> str:
+    assert isinstance(collective, TorchCollective)
+    try:
+        collective.finish(_EndsAfterTheWait(failure))  # type: ignore[arg-type]
+    except RuntimeError as error:
+        return str(error)
+    return "done"
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("failure", [None, "Connection closed by peer"])
+def test_an_exchange_that_ends_as_its_wait_times_out_counts_by_how_it_ended(failure: str | None) -> None:
+    assert run_workers(1, wait_for_one_that_ends_late, failure) == [failure or "done"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,31 @@ from swell.runtime.faults import (
     parse_fault,
     read_faults,
 )
+from swell.runtime.strikes import take_strikes
+from swell.supervisor.strike_signals import STRIKE_SIGNALS
 from tests.workers import Died, run_processes
+
+
+@pytest.fixture
+def struck() -> Iterator[Faults]:
+    """This process as one that ``swell chaos`` may strike."""
+    before = {name: signal.getsignal(getattr(signal, name)) for name in STRIKE_SIGNALS.values()}
+    environment = read_environment({"SWELL_STRIKES": "1"})
+    take_strikes(environment)
+    yield read_faults(environment)
+    for name, handler in before.items():
+        signal.signal(getattr(signal, name), handler)
+
+
+@pytest.mark.parametrize(("kind", "error"), [("exception", DeliberateError), ("oom", torch.OutOfMemoryError)])
+def test_a_strike_fails_at_the_next_point_and_only_there(kind: str, error: type[Exception], struck: Faults) -> None:
+    assert struck.plans("reduce") and not struck.plans("load")
+    struck.reach("backward", rank=0, step=3)
+    os.kill(os.getpid(), getattr(signal, STRIKE_SIGNALS[kind]))
+    struck.reach("load", rank=0, step=3)
+    with pytest.raises(error, match="struck in commit after 3 steps"):
+        struck.reach("commit", rank=0, step=3)
+    struck.reach("commit", rank=0, step=3)
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -15,13 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import swell.supervisor.local_workers as local_workers
-import swell.supervisor.supervisor as supervising
 from swell.errors import ConfigError
 from swell.supervisor.channel import Channel
 from swell.supervisor.control import ask
 from swell.supervisor.sizes import parse_sizes
-from swell.supervisor.supervisor import RunOptions
+from swell.supervisor.supervisor import RunOptions, supervise
 from swell.supervisor.worker_process import WorkerProcess, WorkerSettings, worker_environment
 from tests.workers import _context
 
@@ -105,11 +103,12 @@ def _supervise(run_dir: str, command: tuple[str, str], settings: dict[str, Any],
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
     os.environ.update(environ)
-    local_workers.WorkerProcess = ForkedWorker
     sizes = parse_sizes(settings.pop("workers"))
-    options = RunOptions(command=command, run_dir=Path(run_dir), sizes=sizes, show="none", **settings)
+    options = RunOptions(
+        command=command, run_dir=Path(run_dir), sizes=sizes, show="none", worker=ForkedWorker, **settings
+    )
     with (Path(run_dir).parent / "terminal").open("a") as terminal:
-        code = supervising.supervise(options, write=lambda line: print(line, file=terminal, flush=True))
+        code = supervise(options, write=lambda line: print(line, file=terminal, flush=True))
     os._exit(code)
 
 

@@ -19,6 +19,7 @@ import pytest
 from swell.errors import ConfigError
 from swell.supervisor.control import ask
 from swell.supervisor.private_folder import PrivateFolder, remove_leftovers
+from swell.supervisor.process_identity import identity_of
 from swell.supervisor.terminal import Terminal
 from tests.supervisor.supervised import SupervisedRun
 from tests.supervisor.test_supervisor import WORKER, formed
@@ -231,6 +232,32 @@ def test_a_private_folder_that_is_removed_is_made_again(tmp_path: Path, monkeypa
         run.ask("stop")
         assert run.end() == 143
     assert not list(temporary.glob("swell-*"))
+
+
+@pytest.mark.distributed
+def test_a_folder_that_workers_made_after_their_supervisor_and_its_folder_were_gone_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    with SupervisedRun(tmp_path, "--workers", "2", "--grace", "4") as run:
+        run.training([1, 2])
+        workers = {worker["member"]: worker["pid"] for worker in run.status()["workers"]}
+        shutil.rmtree(run.status()["private_folder"])
+        os.kill(workers[2], signal.SIGSTOP)
+        run.process.kill()
+        run.process.wait()
+        deadline = time.monotonic() + 60
+        while identity_of(workers[1]) is not None:  # it goes on alone after half the grace time, and ends
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.killpg(workers[2], signal.SIGKILL)
+        assert list(temporary.glob("swell-*/alone-*"))
+    (tmp_path / "other").mkdir()
+    with SupervisedRun.of(tmp_path / "other", "--workers", "1", WORKER, "train") as run:
+        formed(run, [1])
+        assert not list(temporary.glob("swell-*/alone-*"))
 
 
 def test_what_a_killed_supervisor_left_behind_is_removed_by_the_next(

@@ -77,6 +77,7 @@ def test_an_epoch_that_is_said_to_be_complete_had_all_its_samples() -> None:
     begun = EpochStarted(time=0.0, epoch=0, samples=0, epoch_size=8)
     ended = EpochEnded(time=0.0, epoch=0, samples=7, complete=True, metrics={})
     assert report_chaos([started(0), begun, stepped(7, 7), ended]).lost == 1
+    assert report_chaos([started(0), begun, stepped(7, 7), replace(ended, dropped=1)]).whole
 
 
 def test_a_log_without_steps_has_nothing_to_complain_of() -> None:
@@ -109,6 +110,12 @@ def test_a_run_that_goes_back_although_not_all_its_workers_were_struck_is_notice
     replicas: int, lost_at: float | None, faults: list[float], unexplained: int
 ) -> None:
     assert report_chaos(went_back(replicas=replicas, lost_at=lost_at), faults).unexplained == unexplained
+
+
+def test_a_world_whose_first_worker_has_a_clock_ahead_was_formed_before_the_next_one() -> None:
+    start, *steps, again = went_back(replicas=1, lost_at=None)
+    ahead = replace(start, time=start.time + 86400)
+    assert report_chaos([ahead, *steps, again], [50.0]).unexplained == 0
 
 
 def test_a_run_that_resumes_where_it_was_went_back_nowhere() -> None:

@@ -97,13 +97,13 @@ def step(first, last):
 """
 
 
-def run(code: str, path: Path) -> tuple[int, list[object]]:
+def run(code: str, path: Path) -> tuple[int, list[int | str]]:
     """The exit status of a process that writes a log, and the steps and messages that are in it afterwards."""
     done = subprocess.run([sys.executable, "-c", STEPS + code, str(path)], stderr=subprocess.DEVNULL, timeout=60)
     return done.returncode, what_is_in(path)
 
 
-def what_is_in(path: Path) -> list[object]:
+def what_is_in(path: Path) -> list[int | str]:
     events = read_events(path)
     return [event.step if isinstance(event, Stepped) else getattr(event, "message", "") for event in events]
 

@@ -97,7 +97,9 @@ def test_plain_text_has_no_escape_codes_and_tells_every_end_of_an_epoch():
         "epoch 3/3 done: 1,000 samples in 2.0 s  accuracy 0.9",
     ]
     assert "resized from 2 to 4 replicas: workers joined" in text
-    assert text.splitlines()[-1] == "finished after 28 steps, 3,000 samples"
+    end, price = text.splitlines()[-2:]
+    assert end == "finished after 28 steps, 3,000 samples in 14 s"
+    assert re.fullmatch(r"worth 44 \(.*\) steps of 64: 1.06 \(.*\) times the base run's samples, .* of its time", price)
 
 
 def test_what_is_not_known_is_not_shown():
@@ -169,13 +171,15 @@ def test_on_a_terminal_one_line_is_kept_up_to_date_and_is_gone_in_the_end():
     bar = next(row for row in frames(file) if "batch 64" in row)
     assert re.match(r"epoch 1/2  [━╸╺ ]+  +3 %  samples 64/2,000  batch 64  replicas 2  lr ×1.00  gain 1.00", bar)
     assert "loss" in bar and "left" in bar
-    assert len(screen(file)) == 4 and screen(file)[-1].startswith("epoch 2/2  ━")
+    assert len(screen(file)) == 5 and screen(file)[-1].startswith("epoch 2/2  ━")
     line.close()
-    assert screen(file) == [
+    *rows, price = screen(file)
+    assert rows == [
         "epoch 1/2 done: 1,000 samples in 8.0 s  accuracy 0.9",
         "epoch 2/2 done: 1,000 samples in 4.0 s  accuracy 0.9",
-        "finished after 24 steps, 2,000 samples",
+        "finished after 24 steps, 2,000 samples in 12 s",
     ]
+    assert price.startswith("worth ")
     assert file.getvalue().count("\x1b[?25l") == file.getvalue().count("\x1b[?25h") == 1  # the cursor comes back
 
 

@@ -92,6 +92,21 @@ def test_the_next_first_replica_reports_a_step_that_the_log_lacks_and_no_other(t
     assert list(read_events(tmp_path / "events.jsonl")) == [stepped(1), stepped(2), WARNED, WARNED]
 
 
+def test_of_two_logs_the_one_that_lacks_the_step_gets_it_and_other_sinks_are_not_told_twice(tmp_path: Path) -> None:
+    logs, heard = [tmp_path / "run.jsonl", tmp_path / "second.jsonl"], Heard()
+    lost = Reporter(lambda: Fanout([EventLog(logs[0])]))  # it was lost before it wrote to the second one
+    lost.emit(stepped(1))
+    lost.close()
+    first = [False]
+    heir = Reporter(lambda: Fanout([*map(EventLog, logs), heard]), is_first=lambda: first[0])
+    heir.emit(stepped(1))
+    first[0] = True
+    heir.emit(WARNED)
+    heir.close()
+    assert [list(read_events(log)) for log in logs] == [[stepped(1), WARNED]] * 2
+    assert heard.events == [WARNED]
+
+
 @given(in_log=st.integers(0, 40), taken=st.integers(0, 40), resumed=st.booleans())
 def test_whatever_the_lost_replica_had_not_written_is_reported_once(tmp_path_factory, in_log, taken, resumed) -> None:
     path = tmp_path_factory.mktemp("run") / "events.jsonl"

@@ -40,7 +40,7 @@ def steps(folder: Path) -> list[dict[str, Any]]:
 
 def test_sft_workers_that_join_and_die_leave_the_same_weights(tmp_path: Path) -> None:
     own = {"folder": str(tmp_path / "out"), "result": str(tmp_path / "result.json"), "heard": str(tmp_path / "heard")}
-    chosen = {"kind": "sft", "sleep": 0.5, **own}
+    chosen = {"kind": "sft", "sleep": 5.0, **own}
     function = "tests.trainers.trl_worker:train"
     with ForkedRun(tmp_path, function, chosen, workers="1:2", start=1, max_restarts=10) as run:
         wait_for(run, lambda: len(steps(tmp_path)) >= 1)

@@ -58,11 +58,13 @@ def train(settings: dict[str, Any]) -> dict[str, Any]:
 
     class Slow(transformers.TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-            time.sleep(settings.get("sleep", 0.0))
+            """Slow until a second worker is there, so that it comes before the run ends on any machine."""
             if "heard" in settings:
                 with open(settings["heard"], "a") as file:
                     replicas = trainer.job.replicas
                     file.write(json.dumps({"step": state.global_step, "replicas": replicas}) + "\n")
+                if '"replicas": 2' not in Path(settings["heard"]).read_text():
+                    time.sleep(settings["sleep"])
 
     args = configuration(
         output_dir=settings["folder"], use_cpu=True, report_to=[], disable_tqdm=True, optim="sgd", learning_rate=0.05,

@@ -113,6 +113,13 @@ class RunLock:
                 self.require()
         return self.holds()
 
+    def may_write_elsewhere(self) -> bool:
+        """Whether this process may write about the run to another folder.
+
+        Also while it cannot become this folder's writer because the disk takes nothing, but not once another is.
+        """
+        return self.may_write() or not self.token
+
     def require(self) -> None:
         """Raise ``RunFolderError`` unless this process may write; ``OSError`` if that cannot be made sure now.
 

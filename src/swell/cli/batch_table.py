@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from swell.core.moments import efficiency
 from swell.core.throughput import fit
 from swell.core.types import StepSummary
 from swell.errors import ConfigError
+from swell.telemetry.price import Estimate
 
 _EXTRA_KEYS = ("batch", "error")  # keys of a rehearsed layout that are not in its summary
 _BETWEEN = 2  # turns of other layouts between two of the base batch
@@ -32,6 +34,7 @@ class BatchRow:
     efficiency: float | None  # None if the noise is not known
     goodput: float | None
     efficiency_at_least: float  # by the lower end of the noise's interval; the batch's worst where it is not known
+    efficiency_at_most: float  # by the upper end
 
     @property
     def sure(self) -> bool:
@@ -62,8 +65,26 @@ class BatchRow:
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         values = asdict(self)
-        del values["efficiency_at_least"]
-        return {**values, "sure": self.sure}
+        bounds = [values.pop("efficiency_at_least"), values.pop("efficiency_at_most")]
+        return {**values, "efficiency_interval": bounds, "sure": self.sure}
+
+    @property
+    def samples_to_target(self) -> Estimate | None:
+        """Samples over those of the base batch, with bounds by the noise's interval; None if the noise is not known."""
+        if self.efficiency is None:
+            return None
+        return Estimate(1 / self.efficiency, 1 / self.efficiency_at_most, 1 / self.efficiency_at_least)
+
+    def time_to_target(self, base: BatchRow) -> Estimate:
+        """Time over that of the base batch; bounds by the noise's interval and two standard errors of both times."""
+        value = base.worth / self.worth
+        if self is base:
+            return Estimate(1.0, 1.0, 1.0)
+        if self.error is None or base.error is None:
+            return Estimate(value, 0.0, float("inf"))
+        off = 1 + 2 * math.hypot(self.error, base.error)
+        samples = self.samples_to_target or Estimate(1.0, 1.0, 1.0)
+        return Estimate(value, value * samples.low / samples.value / off, value * samples.high / samples.value * off)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +175,7 @@ def batch_table(candidates: Candidates, findings: Mapping[str, Any], *, replicas
     noise = findings["noise"]
     scale = noise["noise"] / noise["signal"] if noise and noise["signal"] > 0 else float("inf")
     least = max(0.0, (noise.get("interval") or [scale])[0] or 0.0) if noise else 0.0
+    most = _upper_end(noise) if noise else float("inf")
     law, power = fit(points), findings.get("worth_power", 1.0)
     rows = []
     for layout in zip(
@@ -177,9 +199,16 @@ def batch_table(candidates: Candidates, findings: Mapping[str, Any], *, replicas
                 efficiency_at_least=efficiency(
                     float(batch), base_batch=base, noise_scale=min(least, scale), power=power
                 ),
+                efficiency_at_most=efficiency(float(batch), base_batch=base, noise_scale=max(most, scale), power=power),
             )
         )
     return BatchTable(rows=tuple(rows), base=base, noise_sure=noise is not None and noise["sure"])
+
+
+def _upper_end(noise: Mapping[str, Any]) -> float:
+    """The upper end of the noise's interval; infinite if there is none."""
+    high = (noise.get("interval") or [None, None])[1]
+    return float("inf") if high is None else max(0.0, high)
 
 
 def within(seconds: float, layout: tuple[int, int], measured: Times) -> float:

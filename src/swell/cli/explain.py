@@ -6,9 +6,13 @@ import json
 import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from swell.cli.command import Command
 from swell.cli.table import print_note
+
+if TYPE_CHECKING:
+    from swell.core.events import Event
 
 
 def _options(parser: ArgumentParser) -> None:
@@ -45,15 +49,33 @@ def _run(args: Namespace) -> int:
             print_note(f"Step {account.step:,}: {account.headline}")
             for reason in account.reasons:
                 print_note(f"  {reason}")
+    if not args.json:
+        _show_price(events)
     return 0
+
+
+def _show_price(events: list[Event]) -> None:
+    """What the run took so far beside its base run; nothing for a run at the base batch."""
+    from swell.telemetry.price import price_of
+    from swell.telemetry.run_model import model_of
+    from swell.telemetry.run_summary import duration
+
+    model = model_of(events)
+    if model.started is None:
+        return
+    power = model.started.settings.get("worth_power") or 1.0
+    price = price_of(model.columns, base_batch=model.started.base_batch, worth_power=float(power))
+    words = price.words()
+    if words is not None:
+        print_note(f"In all: {price.steps:,} steps, {price.samples:,} samples, {duration(price.seconds)}; {words}.")
 
 
 COMMAND = Command(
     summary="explain why the batch changed",
     description=(
         "Explain in sentences why the batch changed: what the policy saw at that step and what it expected from the "
-        "change. Changes of the world, and steps repeated because memory ran out, are listed too. Reads the run's log, "
-        "during the run or afterwards."
+        "change. Changes of the world, and steps repeated because memory ran out, are listed too. The last line is the "
+        "price: time, samples and worth beside the base run's. Reads the run's log, during the run or afterwards."
     ),
     example="swell explain runs/digits --last 5",
     options=_options,

@@ -16,6 +16,7 @@ from swell.errors import ConfigError
 
 if TYPE_CHECKING:
     from swell.supervisor.supervisor import Network
+    from swell.supervisor.worker_process import WorkerProcess
 
 
 def add_run_options(parser: ArgumentParser, *, max_restarts: int = 3) -> None:
@@ -100,10 +101,13 @@ def run_folder(args: Namespace) -> Path:
     return Path(args.run_dir or Path("runs") / Path(stem).stem)
 
 
-def start_run(options: dict[str, Any], *, variables: Mapping[str, str] | None = None) -> int:
+def start_run(
+    options: dict[str, Any], *, variables: Mapping[str, str] | None = None, worker: type[WorkerProcess] | None = None
+) -> int:
     """Start or resume a run from the values of its options; returns the exit status.
 
-    ``variables`` are added to the environment of its workers, for this start only.
+    For this start only, ``variables`` are added to the environment of its workers, which are processes of the kind
+    ``worker``.
     """
     args = Namespace(**options)
     command = [sys.executable, *(["-m"] if args.module else []), args.script, *args.arguments]
@@ -111,23 +115,30 @@ def start_run(options: dict[str, Any], *, variables: Mapping[str, str] | None = 
         raise ConfigError(f"script is {args.script!r}; expected the path of an existing file, or -m and a module.")
     if args.engine == "torchrun":
         return _with_torchrun(args, command[1:])
-    return _in_place(args, command, options, {**(variables or {}), **_given_folder(args)})
+    return _in_place(args, command, options, {**(variables or {}), **given_folder(args)}, worker)
 
 
-def _given_folder(args: Namespace) -> dict[str, str]:
+def given_folder(args: Namespace) -> dict[str, str]:
     """Variables that tell the job which folder the user chose; none if the user chose none."""
     if not args.run_dir or not getattr(args, "run_dir_given", True):
         return {}
     return {"SWELL_RUN_DIR": str(Path(args.run_dir).resolve()), "SWELL_RUN_DIR_GIVEN": "1"}
 
 
-def _in_place(args: Namespace, command: list[str], options: dict[str, Any], variables: Mapping[str, str]) -> int:
+def _in_place(
+    args: Namespace,
+    command: list[str],
+    options: dict[str, Any],
+    variables: Mapping[str, str],
+    worker: type[WorkerProcess] | None,
+) -> int:
     from swell.runtime.environment import count_places
     from swell.supervisor.descriptors import raise_descriptor_limit
     from swell.supervisor.patience import Patience
     from swell.supervisor.run_dir import RunDir
     from swell.supervisor.sizes import parse_sizes
     from swell.supervisor.supervisor import RunOptions, supervise
+    from swell.supervisor.worker_process import WorkerProcess
     from swell.supervisor.worker_trace import read_worker_trace
 
     for name in ("grace", "hang_timeout", "stall_timeout"):
@@ -160,6 +171,7 @@ def _in_place(args: Namespace, command: list[str], options: dict[str, Any], vari
         show=args.show,
         network=network,
         variables={**variables, **({"SWELL_FRESH": "1"} if getattr(args, "fresh", False) else {})},
+        worker=worker or WorkerProcess,
     )
     raise_descriptor_limit()
     folder = RunDir(run_dir)
@@ -212,7 +224,7 @@ def _with_torchrun(args: Namespace, command: list[str]) -> int:
         rendezvous=args.rendezvous,
         max_restarts=args.max_restarts,
     )
-    return become_torchrun(line, _given_folder(args))
+    return become_torchrun(line, given_folder(args))
 
 
 def _write(line: str) -> None:

@@ -37,6 +37,18 @@ def _options(parser: ArgumentParser) -> None:
     )
     add("--after", type=int, default=0, metavar="N", help="train N steps before measuring (default: 0)")
     add("--workers", type=int, default=1, metavar="N", help="processes to measure with (default: 1)")
+    add(
+        "--branch",
+        action="store_true",
+        help="measure what steps are worth, and the critical batch size, by branches from one state",
+    )
+    add("--steps", type=int, default=96, metavar="N", help="with --branch: base steps of a branch (default: 96)")
+    add(
+        "--checkpoint",
+        metavar="PATH",
+        help="with --branch: a run folder or a checkpoint to branch from (default: the newest of the script's own "
+        "folder, if it has one)",
+    )
     add("--plot", metavar="PNG", help="draw throughput and goodput against batch size")
     add("--json", action="store_true", help="write the table as JSON")
     add("script", metavar="SCRIPT", help="a script that trains with swell.Job")
@@ -50,6 +62,8 @@ def _run(args: Namespace) -> int:
 
     if args.seconds < 0 or args.after < 0:
         raise ConfigError(f"--seconds is {args.seconds:g} and --after is {args.after}; expected 0 or more for both.")
+    if args.branch:
+        return _run_branches(args)
     base, most = _script_bounds(args) if args.base is None or args.max is None else (args.base, args.max)
     low, high = _bounds(args.micro, base)
     bounds = {"replicas": args.workers, "base": base, "max_batch": most}
@@ -85,6 +99,38 @@ def _run(args: Namespace) -> int:
             f"Only micro-batches of at most {high} samples, the base batch, were considered; swell.Goodput tries "
             f"larger ones. Give --micro {most} to include them."
         )
+    return 0
+
+
+def _run_branches(args: Namespace) -> int:
+    from swell.cli.branch_table import branch_table, show_branches
+    from swell.cli.rehearse import rehearse
+
+    if args.base is not None or args.micro is not None or args.plot is not None:
+        raise ConfigError(
+            "--base, --micro or --plot is given with --branch; expected none of them: branches take the script's own "
+            "base batch and micro-batches. Leave them out."
+        )
+    if args.steps < 8:
+        raise ConfigError(f"--steps is {args.steps}; expected 8 or more. Leave it out for 96.")
+    findings = rehearse(
+        args.script,
+        args.arguments,
+        workers=args.workers,
+        seconds=args.seconds,
+        after=args.after,
+        branch=True,
+        steps=args.steps,
+        max=args.max,
+        checkpoint=args.checkpoint,
+    )
+    if findings["refusal"] is not None:
+        raise ConfigError(findings["refusal"])
+    table = branch_table(findings)
+    if args.json:
+        print(json.dumps(table, indent=2))
+    else:
+        show_branches(table)
     return 0
 
 
@@ -127,8 +173,8 @@ def _show(table: BatchTable) -> None:
             f"{row.samples_s:.0f}{'' if row.sure else ' ~'}",
             "?" if row.error is None else f"{row.error:.1%}",
             "?" if row.efficiency is None else f"{row.efficiency:.2f}",
-            f"{first.worth / row.worth:.2f}",
-            "?" if row.efficiency is None else f"{1 / row.efficiency:.2f}",
+            row.time_to_target(first).words(),
+            "?" if row.samples_to_target is None else row.samples_to_target.words(),
         )
         for row in table.fastest
     ]
@@ -146,7 +192,8 @@ def _show(table: BatchTable) -> None:
     print_note(
         f"* is the fastest way to the target of those surely faster than the base batch (by two standard errors), or "
         f"the base batch if there is none; ~ is not sure: predicted from other layouts, or "
-        f"measured with a standard error above {SURE:.0%} (?: too few measurements)."
+        f"measured with a standard error above {SURE:.0%} (?: too few measurements). Bounds are by the 95 % interval "
+        "of the gradient noise and two standard errors of the times."
     )
     if best is first:
         print_note(f"No batch was surely faster to the target than {first.batch}.")
@@ -160,7 +207,9 @@ COMMAND = Command(
     summary="measure a script at other batch sizes",
     description=(
         "Run a training script for a minute or less at batches from --base to --max without changing its weights, and "
-        "print for each layout samples per second, statistical efficiency and time to the same result."
+        "print for each layout samples per second, statistical efficiency and time to the same result. With --branch "
+        "the script trains from a checkpoint, in memory only, at the base batch and at larger ones, and the table says "
+        "what a larger step is worth."
     ),
     example="swell tune --base 128 --max 4096 --micro 64-512 train.py",
     options=_options,

@@ -155,6 +155,7 @@ class EpochEnded(Event, kind="epoch"):
     samples: int  # committed in this epoch
     complete: bool
     metrics: dict[str, float]
+    dropped: int = 0  # samples at the end that drop_last left out
 
 
 @dataclass(frozen=True, kw_only=True)

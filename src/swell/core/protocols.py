@@ -16,10 +16,18 @@ if TYPE_CHECKING:
 
 
 class PendingSum(Protocol):
-    """A sum over replicas that is under way."""
+    """A sum over replicas that is under way; each method raises ``WorldError`` if a replica was lost."""
+
+    def advance(self) -> None:
+        """Begin what is left of it, where it travels in two parts: waits for the first of them."""
+        ...
 
     def wait(self) -> None:
-        """Return when it is there; raises ``WorldError`` if a replica was lost."""
+        """Return when it is there."""
+        ...
+
+    def drop(self) -> None:
+        """Return when what was begun of it is over; the rest is not begun, and the sum is not there."""
         ...
 
 
@@ -204,8 +212,11 @@ class Collective(Protocol):
 class OverlappingCollective(Collective, Protocol):
     """A collective whose sums may be under way while something else is computed, numbers exchanged included."""
 
-    def begin_sum(self, tensor: Any) -> PendingSum:
-        """Begin to replace a contiguous tensor by its sum over ranks; every rank begins the same sums in one order."""
+    def begin_sum(self, tensor: Any, *, narrow: bool = False) -> PendingSum:
+        """Begin to replace a contiguous tensor by its sum over ranks; every rank begins the same sums in one order.
+
+        With ``narrow`` its numbers travel in bfloat16 and are added up in their own type.
+        """
         ...
 
 

@@ -53,6 +53,15 @@ class NoiseEstimate:
         low = self.interval[0]
         return low if self.observations >= _ENOUGH and 0 < low < math.inf else 0.0
 
+    @property
+    def at_most(self) -> float:
+        """An upper bound of the noise scale, sure or not: the interval's upper end, or infinite if too little is known.
+
+        A batch far above it takes samples that are worth little, which is enough to shrink.
+        """
+        high = self.interval[1]
+        return high if self.observations >= _ENOUGH and high >= 0 else math.inf
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factors:

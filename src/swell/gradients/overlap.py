@@ -56,8 +56,10 @@ class OverlappedSum:
         order: Sequence[int],
         *,
         learnt: bool = False,
+        narrow: bool = False,
     ) -> None:
         self._gradients, self.collective = gradients, collective
+        self._narrow = narrow  # whether float32 gradients travel in bfloat16
         self._parameters = gradients.parameters
         self._buckets = _buckets(self._parameters, order)
         self._bucket_of: dict[int, _Bucket] = {index: b for b in self._buckets for index in b.indices}
@@ -143,7 +145,8 @@ class OverlappedSum:
                 measure=last.measure,
                 preconditioned=last.preconditioned,
             )
-            bucket.flight = self.collective.begin_sum(bucket.flat)
+            narrow = self._narrow and bucket.flat.dtype == torch.float32
+            bucket.flight = self.collective.begin_sum(bucket.flat, narrow=narrow)
             bucket.version = bucket.flat._version
             self._next += 1
         except Exception as error:  # raised in the step, where a lost peer is answered
@@ -179,10 +182,22 @@ class OverlappedSum:
 
     def wait(self) -> None:
         """Wait until all buckets have arrived; raises ``WorldError`` if a replica was lost."""
+        flights = self._take_flights()
+        for flight in flights:
+            flight.advance()
+        for flight in flights:
+            flight.wait()
+
+    def drop(self) -> None:
+        """Let what is under way arrive, and forget it: every replica does, or this one leaves the step."""
+        for flight in self._take_flights():
+            flight.drop()
+
+    def _take_flights(self) -> list[PendingSum]:
+        flights = [bucket.flight for bucket in self._buckets if bucket.flight is not None]
         for bucket in self._buckets:
-            if bucket.flight is not None:
-                bucket.flight.wait()
-                bucket.flight = None
+            bucket.flight = None
+        return flights
 
     def end(self) -> None:
         """The step is over on this replica: the next one begins with no bucket under way."""
@@ -191,7 +206,7 @@ class OverlappedSum:
     def cancel(self) -> None:
         """The step is left: complete what is under way, because the other replicas expect it, and forget it."""
         self.send_rest(Pass())
-        self.wait()
+        self.drop()
         self.end()
 
     @torch.no_grad()

@@ -264,6 +264,7 @@ class Committer:
     def end_epoch(self, *, complete: bool) -> None:
         """The body of an epoch is done: schedules move, the ledger goes on to the next epoch."""
         state, ledger = self._state, self._state.ledger
+        size = state.data.epoch_size if complete and state.data.drop_last else None
         for learner in state.learners:
             learner.noise.drain()
             if learner.schedule is not None:
@@ -275,6 +276,7 @@ class Committer:
                 samples=ledger.cursor,
                 complete=complete,
                 metrics=state.metrics.results(reset=False),
+                dropped=0 if size is None else size - ledger.cursor,
             )
         )
         ledger.next_epoch()

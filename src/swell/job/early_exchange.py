@@ -18,6 +18,7 @@ class EarlyExchange:
 
     def __init__(self, gradients: GradientSum) -> None:
         self._gradients = gradients
+        self.narrow = False  # whether float32 gradients travel in bfloat16
         self.overlap: OverlappedSum | None = None  # None while gradients are summed afterwards
         self._last = Pass()  # the last backward pass of the step under way
 
@@ -59,7 +60,8 @@ class EarlyExchange:
             assert isinstance(collective, OverlappingCollective)
             order = list(reversed(range(len(self._gradients.parameters)))) if before is None else before.order
             self.end()
-            self.overlap = OverlappedSum(self._gradients, collective, order or [], learnt=before is not None)
+            learnt = before is not None
+            self.overlap = OverlappedSum(self._gradients, collective, order or [], learnt=learnt, narrow=self.narrow)
             if before is not None:
                 self.overlap.passes, self.overlap.eager = before.passes, before.eager
 

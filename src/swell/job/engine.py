@@ -23,7 +23,7 @@ from swell.job.peers import Peers
 from swell.job.planner import Planner
 from swell.job.random_streams import RandomStreams
 from swell.job.recovery import Recovery
-from swell.job.rehearsal import NoRehearsal, Rehearsal
+from swell.job.rehearsals import AnyRehearsal
 from swell.job.rollback import Rollback
 from swell.job.run_state import RunState
 from swell.job.saving import Saving, SavingOptions
@@ -54,7 +54,7 @@ class Engine:
         statistics: Statistics | None,
         nonfinite: str,
         saving: SavingOptions,
-        rehearsal: Rehearsal | NoRehearsal,
+        rehearsal: AnyRehearsal,
         sinks: Callable[[], Fanout],
     ) -> None:
         self.state, self.peers, self.rehearsal = state, peers, rehearsal
@@ -63,7 +63,7 @@ class Engine:
         self.reporter = Reporter(self._opened_sinks, is_first=lambda: peers.is_first)
         emit = self.reporter.emit
         self.horizon = Horizon()
-        self.planner = Planner(state, peers, self.horizon, statistics)
+        self.planner = Planner(state, peers, self.horizon, statistics, measures=rehearsal.measures)
         self.saving = Saving(state, peers, random, saving, emit=emit, flush=self.reporter.flush)
         self.recovery = Recovery(state, peers, self.saving, self.reporter, random)
         self._advice = Advice(peers, outlook=self.planner.outlook, emit=emit)
@@ -120,6 +120,11 @@ class Engine:
                 f"{call}: the job was closed, so nothing would be logged or saved. Do it before job.close() (or in "
                 "`with swell.Job(...) as job:`), or make another job on the same run folder, which resumes the run."
             )
+
+    def begin(self, call: str) -> None:
+        """The user's loop is about to begin; a rehearsal may begin from a checkpoint."""
+        self.require_open(call)
+        self.rehearsal.begin(self.state, self.peers)
 
     def _require_ready(self) -> None:
         self.require_open("the training loader")
@@ -246,10 +251,12 @@ def sinks_of(
 
     Without a ``lock`` on a run's folder there is no log of its own.
     """
-    folder, may_write = (None, lambda: True) if lock is None else (lock.folder, lock.may_write)
 
     def opened() -> Fanout:
-        more = () if events is None else (EventLog(events, may_write=may_write),)
-        return open_sinks(folder, progress=progress, extra=(*extra, *more), may_write=may_write)
+        if lock is None:
+            more = () if events is None else (EventLog(events),)
+            return open_sinks(None, progress=progress, extra=(*extra, *more))
+        more = () if events is None else (EventLog(events, may_write=lock.may_write_elsewhere),)
+        return open_sinks(lock.folder, progress=progress, extra=(*extra, *more), may_write=lock.may_write)
 
     return opened

@@ -149,6 +149,7 @@ class Epochs:
             "optimizer": ", ".join(type(learner.optimizer).__name__ for learner in state.learners),
             "parameters": sum(parameter.numel() for model in models for parameter in model.parameters()),
             "epoch_size": state.data.epoch_size,
+            "worth_power": state.learners[0].worth_power if state.learners else 1.0,
         }
 
     def _epoch(self, *, epochs: int | None) -> Iterator[int]:

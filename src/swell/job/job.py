@@ -38,7 +38,8 @@ from swell.job.loader import TrainingLoader
 from swell.job.peers import Peers, listener
 from swell.job.planner import Planner
 from swell.job.random_streams import RandomStreams, check_random
-from swell.job.rehearsal import Micro, rehearsal_of
+from swell.job.rehearsal import Micro
+from swell.job.rehearsals import rehearsal_of
 from swell.job.run_state import RunState
 from swell.job.saving import SavingOptions
 from swell.job.training_data import map_style_data, streamed_data
@@ -69,8 +70,9 @@ class Job:
     rule, or a function of the scale; ``"auto"`` picks by optimizer. ``micro`` bounds what one replica sends through
     the model at once (a largest size, or ``(smallest, largest)``); by default it is the policy's base batch, which is
     known to fit. ``statistics`` says when the gradient's noise is measured; by default where the batch, the rule or a
-    policy depends on it. ``random`` is ``"per-replica"`` for random numbers of its own on every replica (the first one
-    keeps the script's), or ``"same"``. Events are written to ``run_dir/events.jsonl`` if a run folder is given; one
+    policy depends on it. ``exchange="bfloat16"`` halves what replicas send each other: gradients travel in bfloat16 and
+    are added up in float32. ``random`` is ``"per-replica"`` for random numbers of its own on every replica (the first
+    one keeps the script's), or ``"same"``. Events are written to ``run_dir/events.jsonl`` if a run folder is given; one
     process at a time writes there. ``fresh`` starts over in a used folder: what it holds is moved aside, once for each
     start of the run.
 
@@ -97,6 +99,7 @@ class Job:
         capacity: Sequence[float] | None = None,
         statistics: bool | int | str | Statistics = "auto",
         nonfinite: str = "raise",
+        exchange: str = "exact",
         seed: int = 0,
         random: str = "per-replica",
         device: torch.device | str = "auto",
@@ -110,6 +113,8 @@ class Job:
     ) -> None:
         if nonfinite not in ("raise", "skip"):
             raise ConfigError(f"nonfinite is {nonfinite!r}; expected 'raise' or 'skip'. Leave it out for 'raise'.")
+        if exchange not in ("exact", "bfloat16"):
+            raise ConfigError(f"exchange is {exchange!r}; expected 'exact' or 'bfloat16'. Leave it out for 'exact'.")
         check_place(run_dir, device)
         check_micro(micro)
         check_random(random)
@@ -120,12 +125,15 @@ class Job:
         micro, constant_micro = rehearsal.bounds(micro, constant_micro)
         if rehearsal.rehearses:
             notices = False
-        self.run_dir = None if rehearsal.rehearses else run_folder(run_dir, environment)
+        self.run_dir = rehearsal.folder(run_folder(run_dir, environment))
         lock = None if self.run_dir is None else RunLock(self.run_dir, supervision=environment.supervision)
         self._rule = rule if rule == "auto" else as_rule(rule)
         self._statistics = rehearsal.statistics(as_statistics(statistics))
         capacity = tuple(capacity) if capacity is not None else None
         settings = f"base={policy.base}\nmicro={micro!r}\nseed={seed!r}\nnonfinite={nonfinite}"
+        self._narrow = exchange == "bfloat16"
+        if self._narrow:
+            settings += f"\nexchange={exchange}"
         state = RunState(
             Pace(policy, micro=micro, constant_micro=constant_micro, capacity=capacity),
             seed=seed,
@@ -145,7 +153,7 @@ class Job:
             nonfinite=nonfinite,
             saving=SavingOptions(lock=lock, cadence=cadence, keep=keep, fresh=check_fresh(fresh, environment)),
             rehearsal=rehearsal,
-            sinks=sinks_of(lock, progress=progress, extra=sinks, events=environment.swell_events),
+            sinks=sinks_of(lock, progress=progress, extra=(*sinks, *rehearsal.sinks), events=environment.swell_events),
         )
 
     # What the user hands over
@@ -192,6 +200,7 @@ class Job:
             half=None if self._statistics is None else self._statistics.half_of,
         )
         learner.takes_script_settings = on_resume == "script"
+        learner.early.narrow = self._narrow
         take_in(learner, state=state, peers=self.engine.peers, under_way=lambda: steps.under_way)
         return model, optimizer
 
@@ -269,7 +278,7 @@ class Job:
 
     def epochs(self, count: int) -> Iterator[int]:
         """Go through the data ``count`` times; yields the number of each epoch that is not done yet."""
-        self.engine.require_open("job.epochs")
+        self.engine.begin("job.epochs")
         return self.engine.epochs.count(count)
 
     def until(
@@ -293,7 +302,7 @@ class Job:
 
             for epoch in job.until(epochs=90, metric="validation loss", patience=5):
         """
-        self.engine.require_open("job.until")
+        self.engine.begin("job.until")
         return self.engine.epochs.until(
             steps=steps, epochs=epochs, stopping=stopping_by(metric, target, patience, better)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from swell.core.counts import whole_number
@@ -39,11 +39,21 @@ class Chosen:
 class Planner:
     """Chooses one step after another; knows where this replica is in its pass over the data.
 
-    Every replica has the same state, so every replica chooses the same steps without asking the others.
+    Every replica has the same state, so every replica chooses the same steps without asking the others. ``measures``
+    says whether the next step may be measured.
     """
 
-    def __init__(self, state: RunState, peers: Peers, horizon: Horizon, statistics: Statistics | None) -> None:
+    def __init__(
+        self,
+        state: RunState,
+        peers: Peers,
+        horizon: Horizon,
+        statistics: Statistics | None,
+        *,
+        measures: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._state, self._peers, self._horizon, self._statistics = state, peers, horizon, statistics
+        self._measures = measures
         policy = state.pace.policy
         self._finite = find(policy, FinitePolicy)  # asked once, because the check is slow
         require_noise(policy, measured=statistics is not None)
@@ -167,7 +177,7 @@ class Planner:
     def _measured_layout(self, batch: int, count: int) -> tuple[Plan, bool, bool]:
         """The step's plan, whether it is measured, and whether it was split for that."""
         plan, pace, statistics = self._lay_out(batch, count), self._state.pace, self._measuring
-        if statistics is None:
+        if statistics is None or not self._measures():
             return plan, False, False
         scale, window = batch / pace.base, self._state.learners[0].noise.window
         awaited = self.awaits_noise

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from swell.core.layout_times import LayoutTimes
-from swell.core.protocols import Policy
-from swell.core.types import Layout, Observation, StepTimes
+from swell.core.protocols import Policy, Sink
+from swell.core.types import Layout, NoiseEstimate, Observation, StepTimes
 from swell.errors import ConfigError
 from swell.job.peers import Peers
 from swell.job.run_state import RunState
@@ -36,6 +36,10 @@ class Rehearse:
     layouts: tuple[tuple[int, int], ...] = ()  # (global batch, micro-batch) to go through; none: as the script says
     repeats: int = 3  # measured steps of each, at a turn
     ask: bool = False  # measure nothing: only say what the script has, its base batch and the largest it allows
+    branch: bool = False  # compare base steps and large ones from one state
+    steps: int = 96  # base steps of a branch
+    max: int | None = None  # the largest batch of a branch; None for the script's, or what its data allows
+    checkpoint: str | None = None  # to branch from; None for the newest of the script's run folder, if it has one
 
     @property
     def turn(self) -> int:
@@ -89,6 +93,18 @@ class NoRehearsal:
     """An ordinary run: everything as the script says, and no end but the script's own."""
 
     rehearses = False
+    sinks: tuple[Sink, ...] = ()
+
+    def folder(self, run_dir: Path | None) -> Path | None:
+        """The script's own."""
+        return run_dir
+
+    def begin(self, state: RunState, peers: Peers) -> None:
+        """The run begins as it does."""
+
+    def measures(self) -> bool:
+        """Whenever the statistics say so."""
+        return True
 
     def policy(self, policy: Policy) -> Policy:
         """The script's own."""
@@ -115,12 +131,24 @@ class Rehearsal:
     """Watches a job's steps and says when enough is known; writes the findings to a file."""
 
     rehearses = True
+    sinks: tuple[Sink, ...] = ()
 
     def __init__(self, order: Rehearse) -> None:
         self._order, self._began = order, time.monotonic()
         self._times = LayoutTimes()
         self._latest: StepTimes | None = None  # the time that was counted last
         self._own: Policy | None = None  # the script's policy
+
+    def folder(self, run_dir: Path | None) -> Path | None:
+        """None: nothing is saved, logged or resumed."""
+        return None
+
+    def begin(self, state: RunState, peers: Peers) -> None:
+        """The run begins as it does."""
+
+    def measures(self) -> bool:
+        """Whenever the statistics say so."""
+        return True
 
     def policy(self, policy: Policy) -> Policy:
         """The script's own policy, or one that goes through the layouts of the order."""
@@ -198,7 +226,6 @@ class Rehearsal:
             Path(self._order.out).write_text(json.dumps({**self._findings(state, peers), "ended": ended}))
 
     def _findings(self, state: RunState, peers: Peers) -> dict[str, Any]:
-        noise = state.noise
         return {
             "base": state.pace.base,
             "max": getattr(self._own, "max", None),
@@ -206,15 +233,7 @@ class Rehearsal:
             "max_micro": state.pace.max_micro,  # where memory ran out
             "replicas": peers.size,
             "steps": state.steps,
-            "noise": None
-            if noise is None
-            else {
-                "signal": noise.total.signal,
-                "noise": noise.total.noise,
-                "interval": [_plain(end) for end in noise.interval],
-                "observations": noise.observations,
-                "sure": noise.sure,
-            },
+            "noise": noise_findings(state.noise),
             "worth_power": state.learners[0].worth_power if state.learners else 1.0,
             "profile": self._profile(state),
         }
@@ -226,9 +245,17 @@ class Rehearsal:
         return [{**asdict(one.summary), "batch": one.batch, "error": _plain(one.error)} for one in layouts]
 
 
-def rehearsal_of(order: str | None) -> Rehearsal | NoRehearsal:
-    """The rehearsal that the environment orders, or none."""
-    return NoRehearsal() if order is None else Rehearsal(Rehearse.from_json(order))
+def noise_findings(noise: NoiseEstimate | None) -> dict[str, Any] | None:
+    """What is known of the noise, as JSON has it."""
+    if noise is None:
+        return None
+    return {
+        "signal": noise.total.signal,
+        "noise": noise.total.noise,
+        "interval": [_plain(end) for end in noise.interval],
+        "observations": noise.observations,
+        "sure": noise.sure,
+    }
 
 
 def _plain(value: float) -> float | None:

@@ -30,20 +30,19 @@ class Sending:
 
     def drop(self) -> None:
         """The step is given up: let everything arrive, and forget it."""
-        self._wait()
+        self._overlap.drop()
+        for flight in self._flights:
+            flight.wait()
         self._overlap.end()
 
     def arrive(self, *, irregular: bool, share: float) -> Tensor:
         """Leave the summed gradients in ``.grad``; returns the summed figures."""
-        self._wait()
-        self._overlap.release(irregular=irregular, share=share)
-        self._overlap.end()
-        return self._figures if share == 1 else self._figures * share
-
-    def _wait(self) -> None:
         self._overlap.wait()
         for flight in self._flights:
             flight.wait()
+        self._overlap.release(irregular=irregular, share=share)
+        self._overlap.end()
+        return self._figures if share == 1 else self._figures * share
 
     @torch.no_grad()
     def put_buffers(self) -> None:

@@ -56,8 +56,8 @@ class Goodput:
     what the bounds allow on other numbers of replicas. The batch does not go below ``base`` unless ``shrink``, and it
     never shrinks if ``monotone``.
 
-    **Noise.** It acts on a sure noise scale (``NoiseEstimate.sure``). Until then the batch only grows, by the lower
-    bound of the noise scale, and trials are taken back.
+    **Noise.** It acts on a sure noise scale (``NoiseEstimate.sure``). Until then the batch grows by the lower bound of
+    the noise scale, and shrinks only from a trial, or if it is too dear even by the upper bound.
 
     **Patience.** A change must promise ``hysteresis`` more goodput: half of that after a long time, a quarter while a
     layout is on trial. ``dwell`` samples must have passed since the last change, by default 24 steps, or 8 while a
@@ -213,7 +213,7 @@ class Goodput:
             return "unsure", present.layouts
         if not present.forced and is_early(seen, dwell=self.dwell):
             return "dwell", present.layouts
-        lowest = self._lowest(seen, present, sure=noise.sure)
+        lowest = self._lowest(seen, present, noise)
         return "weigh", candidates(
             replicas=seen.replicas,
             base=self.base if lowest is None else lowest,
@@ -223,15 +223,19 @@ class Goodput:
             capacity=seen.capacity,
         )
 
-    def _lowest(self, seen: Observation, present: _Present, *, sure: bool) -> int | None:
+    def _lowest(self, seen: Observation, present: _Present, noise: _Noise) -> int | None:
         """The smallest batch that may be chosen; None for the smallest within the bounds.
 
-        While the noise is not sure only a trial is taken back, and only to the largest batch that was no trial.
+        While the noise is not sure, two things are taken back: a batch that is too dear whatever the noise may be, and
+        a trial, to the largest batch that was no trial.
         """
         if self.monotone:
             return present.batch
-        if sure:
+        if noise.sure:
             return None
+        dearest = self._dearest(seen, noise.at_most)
+        if present.batch > _APART * dearest:
+            return self.base * max(1, math.floor(dearest / self.base))
         if present.forced or steps_measured(seen) >= SETTLED:
             return present.batch
         return min(present.batch, max(self.base, largest_settled(seen, at_most=present.batch)))
@@ -242,9 +246,9 @@ class Goodput:
         """The best option by its predicted goodput or, if it may be tried, by what it may reach."""
         times = _times(seen.profile, seen.replicas, seen.nodes, options)
         value = goodput(options.global_batch, times.step_s, self.base, noise.assumed)
-        affordable = options.global_batch <= self._dearest(seen, noise.assumed)
-        if affordable.any():
-            value = np.where(affordable, value, 0.0)
+        # In doubt even the smallest option may be too dear by the lower bound; a larger one is dearer still.
+        dearest = max(self._dearest(seen, noise.assumed), float(options.global_batch[0]))
+        value = np.where(options.global_batch <= dearest, value, 0.0)
         hope = np.where(were_measured(seen, options), 0.0, np.minimum(times.error, _HOPE)) if may_try else 0 * value
         if seen.done is not None:  # a discovery pays only for the rest of the run
             hope = hope * (1 - seen.done)
@@ -321,6 +325,7 @@ class _Noise(NamedTuple):
 
     scale: float | None  # None if nothing is known
     sure: bool  # otherwise it is a lower bound
+    at_most: float = math.inf  # the upper bound, if it is not sure
 
     @property
     def assumed(self) -> float:
@@ -332,7 +337,11 @@ def _noise(seen: Observation) -> _Noise:
     if seen.noise is None:
         return _Noise(None, False)
     trusted = seen.noise.trusted
-    return _Noise(trusted, True) if trusted is not None else _Noise(seen.noise.at_least or None, False)
+    if trusted is not None:
+        return _Noise(trusted, True)
+    at_least, at_most = seen.noise.at_least, seen.noise.at_most
+    # A lower bound of 0 says that no larger batch is worth anything, if there is an upper one.
+    return _Noise(at_least if at_least or at_most < math.inf else None, False, at_most)
 
 
 # Measured times change seldom, so nearly every step finds both in the cache.

@@ -15,6 +15,7 @@ _STEPS = 32  # whose median is the usual step
 _FEWEST = 3  # steps in a world, before there is a usual one
 _LOOK_S = 5.0  # after this time without progress, the processor time of the worker's processes is looked at
 _POLL_S = 10.0  # a wait in which the main thread was not seen for this time is none: something else keeps it there
+_FORM_S = 120.0  # the same while a world is formed, because connecting to others may take longer
 _IDLE = 0.05  # of one core, below which a worker counts as idle
 
 
@@ -76,6 +77,7 @@ class MainThread:
     def forming(self) -> Iterator[None]:
         """Inside the block the main thread waits for the next world, partly in calls that take long."""
         self._forming += 1
+        self._moved_at = time.monotonic()
         try:
             yield
         finally:
@@ -96,7 +98,7 @@ class MainThread:
             "progress": self.progress,
             "steps": self.steps,
             "doing": self._doing,
-            "waiting": self._forming > 0 or (self._waiting > 0 and still_s < _POLL_S),
+            "waiting": still_s < (_FORM_S if self._forming else _POLL_S if self._waiting else 0.0),
             "still_s": round(still_s, 3),
             "idle": self._idle,
             "usual_s": statistics.median(self._steps_s) if enough else None,

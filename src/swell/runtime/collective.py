@@ -133,7 +133,7 @@ class TorchCollective:
             return
         with lost_peers_as_world_errors("summing tensors"):
             flights = [
-                (bucket, flat, self._begin(dist.all_reduce(flat, group=self._group_of(flat), async_op=True)))
+                (bucket, flat, self.begin(dist.all_reduce(flat, group=self._group_of(flat), async_op=True)))
                 for bucket, flat in _flattened(tensors)
             ]
             if self.underway is not None:
@@ -145,17 +145,26 @@ class TorchCollective:
         """Whether sums that are under way leave the way free for numbers."""
         return self.size > 1 and self.group is not self.control_group
 
-    def begin_sum(self, tensor: torch.Tensor) -> PendingTensor:
+    def begin_sum(self, tensor: torch.Tensor, *, narrow: bool = False) -> PendingTensor:
         """Begin to replace a contiguous tensor by its sum over ranks; ``wait`` for it before the tensor is used.
 
-        It travels over ``group``, beside numbers and text. Every rank begins the same sums in the same order.
+        It travels over ``group``, beside numbers and text. Every rank begins the same sums in the same order. With
+        ``narrow`` its numbers travel as bfloat16: what each rank gives is rounded, added up in the tensor's own type,
+        and the sum is rounded, the same on all ranks.
         """
         with lost_peers_as_world_errors("summing tensors"):
             group = self.group if tensor.device.type != "cpu" or self._sums_on_cpu else self.control_group
-            work = self._begin(dist.all_reduce(tensor, group=group, async_op=True))
+            if narrow:
+                pieces = _narrow_pieces(tensor, self.size)
+                received = torch.empty_like(pieces)
+                work = dist.all_to_all_single(_as_bytes(received), _as_bytes(pieces), group=group, async_op=True)
+                pending = PendingNarrow(self, tensor, received, self.begin(work), group, sent=pieces)
+            else:
+                work = self.begin(dist.all_reduce(tensor, group=group, async_op=True))
+                pending = PendingTensor(self, tensor, work)
         if self.underway is not None:
             self.underway()
-        return PendingTensor(self, tensor, work)
+        return pending
 
     @torch.no_grad()
     def broadcast_tensors(self, tensors: Sequence[torch.Tensor], *, source: int) -> None:
@@ -168,7 +177,7 @@ class TorchCollective:
             for bucket, flat in _flattened(tensors):
                 group = self._group_of(flat)
                 root = dist.get_global_rank(group, source)
-                flights.append((bucket, flat, self._begin(dist.broadcast(flat, src=root, group=group, async_op=True))))
+                flights.append((bucket, flat, self.begin(dist.broadcast(flat, src=root, group=group, async_op=True))))
             self._land(flights)
 
     def barrier(self) -> None:
@@ -197,7 +206,8 @@ class TorchCollective:
                 return
             time.sleep(0.001)
 
-    def _begin(self, work: dist.Work | None) -> dist.Work | None:
+    def begin(self, work: dist.Work | None) -> dist.Work | None:
+        """Count an exchange as one that is under way, until ``finish``."""
         if work is not None:
             self._begun.append(work)
         return work
@@ -209,8 +219,9 @@ class TorchCollective:
                 work.wait(_POLL)
                 return
             except RuntimeError:
-                if work.is_completed():
-                    raise
+                if work.is_completed():  # it failed, or has ended between the time-out of the wait and this line
+                    work.wait()
+                    return
                 if self.lost:
                     self.stuck = True
                     raise WorldError(
@@ -240,10 +251,74 @@ class PendingTensor:
     def __init__(self, collective: TorchCollective, tensor: torch.Tensor, work: dist.Work | None) -> None:
         self._collective, self._tensor, self._work = collective, tensor, work
 
+    def advance(self) -> None:
+        """Do nothing: it travels in one part."""
+
     def wait(self) -> None:
         """Return when the sum is there; on a device, when whatever is queued next will find it."""
+        self.drop()
+
+    def drop(self) -> None:
+        """Return when nothing of it is under way."""
+        work, self._work = self._work, None
         with lost_peers_as_world_errors("summing tensors"):
-            self._collective.finish(self._work, on_device=self._tensor.device.type != "cpu")
+            self._collective.finish(work, on_device=self._tensor.device.type != "cpu")
+
+
+class PendingNarrow(PendingTensor):
+    """A sum that travels in bfloat16, in two parts: each rank adds up one piece of it, then gives that to all."""
+
+    def __init__(
+        self,
+        collective: TorchCollective,
+        tensor: torch.Tensor,
+        received: torch.Tensor,
+        work: dist.Work | None,
+        group: dist.ProcessGroup,
+        *,
+        sent: torch.Tensor,
+    ) -> None:
+        super().__init__(collective, tensor, work)
+        self._received, self._group = received, group
+        self._sent = sent  # lives until it has arrived
+        self._summed: torch.Tensor | None = None  # all pieces, once the second part is under way
+
+    @torch.no_grad()
+    def advance(self) -> None:
+        """Add this rank's piece up and begin to give it to all."""
+        if self._summed is not None:
+            return
+        self.drop()
+        received, wide = self._received, self._tensor.dtype
+        piece, self._summed = received.sum(0, dtype=wide).to(received.dtype), torch.empty_like(received)
+        with lost_peers_as_world_errors("summing tensors"):
+            self._work = self._collective.begin(_all_gather(_as_bytes(self._summed), _as_bytes(piece), self._group))
+        self._sent = piece
+
+    def wait(self) -> None:
+        """Return when the sum is there."""
+        self.advance()
+        self.drop()
+        assert self._summed is not None
+        self._tensor.copy_(self._summed.view(-1)[: self._tensor.numel()].view_as(self._tensor))
+
+
+def _narrow_pieces(tensor: torch.Tensor, ranks: int) -> torch.Tensor:
+    """The tensor in bfloat16, with one row for each rank; the last is filled up with zeros."""
+    size = -(-tensor.numel() // ranks)
+    pieces = torch.zeros(ranks, size, dtype=torch.bfloat16, device=tensor.device)
+    pieces.view(-1)[: tensor.numel()] = tensor.detach().view(-1)
+    return pieces
+
+
+def _all_gather(output: torch.Tensor, own: torch.Tensor, group: dist.ProcessGroup) -> dist.Work | None:
+    single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name from torch 2.13 on
+    return single(output, own, group=group, async_op=True)
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Its memory; not every backend sends bfloat16."""
+    return tensor.view(-1).view(torch.uint8)
 
 
 Bucket = list[torch.Tensor]

@@ -17,7 +17,6 @@ from swell.errors import WorldError
 from swell.runtime.at_exit import AtExit
 from swell.runtime.collective import Alone, TorchCollective
 from swell.runtime.environment import Environment
-from swell.runtime.faults import take_strikes
 from swell.runtime.peer_failures import is_peer_failure, reason_of
 from swell.runtime.process_groups import (
     abort_default_group,
@@ -32,10 +31,12 @@ from swell.runtime.process_groups import (
 from swell.runtime.rendezvous import RendezvousStore, SupersededError
 from swell.runtime.sockets import Connections
 from swell.runtime.standard_output import make_output_patient
+from swell.runtime.strikes import take_strikes
 from swell.runtime.supervisor_link import Dismissed, SupervisorLink
 from swell.supervisor.channel import Channel
 from swell.supervisor.generation import Call
 from swell.supervisor.notice import Notice
+from swell.supervisor.private_folder import LOCK_NAME
 from swell.supervisor.sizes import to_runs
 
 # The accepting side of a gloo connection waits 5 times this long for a peer that died before it connected, and nothing
@@ -205,6 +206,9 @@ class ElasticWorld:
         claim = os.path.join(os.path.dirname(self._meeting), f"alone-{self._passed}")
         try:
             os.makedirs(os.path.dirname(claim), mode=0o700, exist_ok=True)
+            # Where a cleaner had removed the folder, it is a new one: with a lock that nobody holds it is found and
+            # removed by the next supervisor.
+            os.close(os.open(os.path.join(os.path.dirname(claim), LOCK_NAME), os.O_CREAT | os.O_WRONLY, 0o600))
             os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except OSError:
             return False

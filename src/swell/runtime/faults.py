@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 
 from swell.errors import ConfigError
 from swell.runtime.environment import Environment, read_environment
-from swell.supervisor.strike_signals import STRIKE_SIGNALS
+from swell.runtime.strikes import take_pending
 
 POINTS = {
     "backward": "before a backward pass",
@@ -84,26 +83,29 @@ class Faults:
     """The planned faults of a run; each happens once, to the worker that has its rank at that time.
 
     Every worker of the run gets the same plan, by ``variables()`` in its environment. The first worker that reaches a
-    fault records it in ``folder``, so that a worker that takes over the rank does not fail again. Without faults
-    ``reach`` does nothing.
+    fault records it in ``folder``, so that a worker that takes over the rank does not fail again. With ``struck`` a
+    strike (``runtime.strikes``) also makes this worker fail, at the next point. Without faults ``reach`` does nothing.
 
         run(["swell", "run", "train.py"], env={**os.environ, **Faults([fail_at(1, 20, "reduce")], folder).variables()})
     """
 
-    def __init__(self, faults: Sequence[Fault] = (), folder: str | Path | None = None) -> None:
+    def __init__(self, faults: Sequence[Fault] = (), folder: str | Path | None = None, *, struck: bool = False) -> None:
         if faults and folder is None:
             raise ConfigError(
                 "folder is None; expected a folder in which faults are recorded when they happen. Give one."
             )
-        self._faults = tuple(faults)
+        self._faults, self._struck = tuple(faults), struck
         self._folder = Path() if folder is None else Path(folder)
 
     def plans(self, point: str) -> bool:
-        """Whether a fault is planned at that point."""
-        return any(fault.point == point for fault in self._faults)
+        """Whether a fault may happen at that point."""
+        return (self._struck and point != "load") or any(fault.point == point for fault in self._faults)
 
     def reach(self, point: str, *, rank: int, step: int) -> None:
-        """Fail now if that is planned for this rank, at this step or an earlier one."""
+        """Fail now if that is planned for this rank, at this step or an earlier one, or if a strike asked for it."""
+        kind = take_pending() if self._struck and point != "load" else None
+        if kind is not None:
+            _raise(kind, f"struck in {point} after {step} steps, process {os.getpid()}")
         for number, fault in enumerate(self._faults):
             due = fault.point == point and fault.rank == rank and fault.step <= step
             if due and self._claim(number, fault, step):
@@ -136,43 +138,17 @@ class Faults:
 
 def read_faults(environment: Environment | None = None) -> Faults:
     """The faults planned in ``environment`` (default: this process's); usually none."""
-    text = (read_environment() if environment is None else environment).swell_faults
+    environment = read_environment() if environment is None else environment
+    text, struck = environment.swell_faults, bool(environment.swell_strikes)
     if text is None:
-        return Faults()
+        return Faults(struck=struck)
     try:
         plan = json.loads(text)
-        return Faults([fail_at(**fault) for fault in plan["faults"]], plan["folder"])
+        return Faults([fail_at(**fault) for fault in plan["faults"]], plan["folder"], struck=struck)
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"SWELL_FAULTS is {text!r}; expected a plan made by Faults.variables() ({error}). Unset it or set it so."
         ) from error
-
-
-def take_strikes(environment: Environment) -> None:
-    """Let ``swell chaos`` strike this worker by signals; nothing where it was not asked for."""
-    if environment.swell_strikes and threading.current_thread() is threading.main_thread():
-        acts = {"stuck": _get_stuck, "spin": _spin, "clock": _jump}
-        for kind, name in STRIKE_SIGNALS.items():
-            signal.signal(getattr(signal, name), acts[kind])
-
-
-def _get_stuck(*_: object) -> None:
-    while True:
-        time.sleep(3600)
-
-
-def _spin(*_: object) -> None:
-    while True:
-        pass
-
-
-_CLOCK = time.time
-
-
-def _jump(*_: object) -> None:
-    """The wall clock of this process goes a day ahead, or back where it was."""
-    ahead = time.time() - _CLOCK() > 3600
-    time.time = _CLOCK if ahead else lambda: _CLOCK() + 86400  # type: ignore[assignment]
 
 
 class FailingSamples:
@@ -204,12 +180,12 @@ def _fail(fault: Fault) -> None:
         return
     if fault.kind == "exit":
         os._exit(_EXIT_STATUS)
-    _raise(fault)
+    _raise(fault.kind, f"fault {fault}")
 
 
-def _raise(fault: Fault) -> NoReturn:
-    if fault.kind == "oom":
+def _raise(kind: str, why: str) -> NoReturn:
+    if kind == "oom":
         import torch
 
-        raise torch.OutOfMemoryError(f"out of memory, on purpose (fault {fault})")
-    raise DeliberateError(f"failed on purpose (fault {fault})")
+        raise torch.OutOfMemoryError(f"out of memory, on purpose ({why})")
+    raise DeliberateError(f"failed on purpose ({why})")

@@ -17,6 +17,8 @@ from swell.supervisor.generation import Call
 from swell.supervisor.notice import EXIT_RESUME, Notice
 from swell.supervisor.stall import Activity, describe_stall, stall_limit
 
+_POLL_S = 5.0  # how often a worker that waits for a world says that it still waits
+
 
 class Dismissed(SystemExit):
     """There is no world for this worker any more; if not caught, this ends the process with the right status.
@@ -97,7 +99,8 @@ class SupervisorLink:
                     )
                     print(f"swell: {reason}", file=sys.stderr, flush=True)
                     raise Dismissed(reason, EXIT_RESUME)
-                self._changed.wait()
+                self._changed.wait(_POLL_S)
+                self.main.poll()
 
     def _dismissed(self, reason: str) -> Dismissed:
         self.say("done")  # an interpreter ends slowly, and its heartbeat stops first

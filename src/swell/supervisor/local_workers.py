@@ -32,8 +32,15 @@ class LocalWorkers:
     ``lines`` (member, lines) and ``exited`` (member, code, error). The last one of a worker is its exit.
     """
 
-    def __init__(self, settings: WorkerSettings, selector: selectors.BaseSelector, report: Report) -> None:
-        self._settings, self._selector, self._report = settings, selector, report
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        selector: selectors.BaseSelector,
+        report: Report,
+        *,
+        worker: type[WorkerProcess] = WorkerProcess,
+    ) -> None:
+        self._settings, self._selector, self._report, self._worker = settings, selector, report, worker
         self._logs = RunDir(settings.run_dir).logs
         self._processes: dict[int, WorkerProcess] = {}
         self._wires: dict[int, Wire] = {}
@@ -92,7 +99,7 @@ class LocalWorkers:
     def _start(self, member: int, slot: int) -> None:
         log = self._logs / f"worker-{member}.log"
         try:
-            process = WorkerProcess(self._settings, member=member, slot=slot, log=log)
+            process = self._worker(self._settings, member=member, slot=slot, log=log)
         except OSError as error:
             self._report({"say": "not started", "member": member, "why": str(error)})
             return

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 _PREFIX = "swell-"
-_LOCK = "lock"
+LOCK_NAME = "lock"
 
 
 class PrivateFolder:
@@ -25,40 +25,40 @@ class PrivateFolder:
     """
 
     def __init__(self, spare: Path) -> None:
+        self.present: Path | None = None  # where it was made last; it may be gone
         self._spare = spare
-        self._path: Path | None = None
         self._lock: int | None = None
 
     def path(self) -> Path:
         """The folder, usable now."""
-        if self._path is None or not (self._path / _LOCK).exists():
+        if self.present is None or not (self.present / LOCK_NAME).exists():
             self._create()
-        assert self._path is not None
-        return self._path
+        assert self.present is not None
+        return self.present
 
     def close(self) -> None:
         """Remove it."""
-        if self._path is not None:
-            shutil.rmtree(self._path, ignore_errors=True)
+        if self.present is not None:
+            shutil.rmtree(self.present, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
-        self._path = self._lock = None
+        self.present = self._lock = None
 
     def _create(self) -> None:
         self.close()
         try:
-            self._path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            self._take_lock(self._path)
+            self.present = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            self._take_lock(self.present)
         except OSError:  # no temporary directory, or one that is full
             self.close()
-            self._path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._spare))
-            self._take_lock(self._path)
+            self.present = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._spare))
+            self._take_lock(self.present)
 
     def _take_lock(self, folder: Path) -> None:
-        hidden = folder / f".{_LOCK}"  # nobody looks for the lock before it is held
+        hidden = folder / f".{LOCK_NAME}"  # nobody looks for the lock before it is held
         self._lock = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        hidden.rename(folder / _LOCK)
+        hidden.rename(folder / LOCK_NAME)
 
 
 def remove_leftovers(*parents: Path) -> list[Path]:
@@ -76,7 +76,7 @@ def _is_left_over(folder: Path) -> bool:
     with contextlib.suppress(OSError):
         if folder.is_symlink() or not folder.is_dir() or folder.stat().st_uid != os.getuid():
             return False
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True

@@ -42,3 +42,11 @@ def is_running(identity: str) -> bool:
     """Whether the process that has this identity still runs, seen from this machine."""
     number = identity.partition("-")[0]
     return number.isdecimal() and identity_of(int(number)) == identity
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped (SIGSTOP); False where that cannot be told."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False

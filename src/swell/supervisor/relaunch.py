@@ -2,41 +2,102 @@
 
 from __future__ import annotations
 
-import json
+import fcntl
 import os
 import signal
-import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-_CODE = "import json, sys; from swell.cli.run import start_run; sys.exit(start_run(json.loads(sys.argv[1])))"
+from swell.supervisor.process_identity import identity_of, is_running, is_stopped
+
 _LEAVE_S = 120.0  # how long workers may take to save and end when their supervisor is gone
+_PIPE_BYTES = 4096  # so that an output that nobody reads is full soon
+
+
+class Process(Protocol):
+    """As much of ``subprocess.Popen`` as a supervisor needs."""
+
+    pid: int
+
+    def wait(self) -> int:
+        """The exit status, once it has ended."""
+        ...
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send a signal, unless it has ended."""
+
+
+class Tap:
+    """Passes on what a supervisor writes to its standard output; inside ``shut`` nobody reads it."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._open.set()
+
+    @contextmanager
+    def shut(self) -> Iterator[None]:
+        """Inside the block nobody reads the output."""
+        self._open.clear()
+        try:
+            yield
+        finally:
+            self._open.set()
+
+    @contextmanager
+    def passing_on(self, output: int) -> Iterator[None]:
+        """Read an output to its end, and write it to this process's own."""
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        thread = threading.Thread(target=self._pass_on, args=(output,), name="swell-tap", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+            os.close(output)
+
+    def _pass_on(self, output: int) -> None:
+        while piece := os.read(output, _PIPE_BYTES):
+            sys.stdout.write(piece.decode(errors="replace"))
+            sys.stdout.flush()
+            self._open.wait()
+
+
+def environment_with(variables: Mapping[str, str], *, ours: bool = True) -> dict[str, str]:
+    """This process's environment and these variables; ``ours`` keeps the other variables of swell."""
+    kept = {name: value for name, value in os.environ.items() if ours or not name.startswith("SWELL_")}
+    return {**kept, **variables}
 
 
 def run_and_relaunch(
-    options: Mapping[str, Any], variables: Mapping[str, str], *, struck: Callable[[int], Iterable[int] | None]
-) -> tuple[int, int]:
-    """Run to the end; the exit status, and the number of workers that outlived a supervisor for too long.
+    start: Callable[[int], Process], *, struck: Callable[[int], Iterable[int] | None], tap: Tap
+) -> int:
+    """Run to the end; the exit status.
 
-    ``struck`` gives the workers of a supervisor, by its process id, that was killed on purpose; None if it was not.
+    ``start`` starts a supervisor whose standard output is the given descriptor. ``struck`` gives the workers of a
+    supervisor, by its process id, that was killed on purpose; None if it was not. They save and end before the next
+    one is started, except those that are stopped.
     """
-    left_behind = 0
     while True:
-        child = subprocess.Popen([sys.executable, "-c", _CODE, json.dumps(options)], env={**os.environ, **variables})
-        with _signals_passed_to(child):
+        output, descriptor = os.pipe()
+        try:
+            child = start(descriptor)
+        finally:
+            os.close(descriptor)
+        with tap.passing_on(output), _signals_passed_to(child):
             status = child.wait()
         workers = struck(child.pid)
         if status >= 0 or workers is None:
-            return (status if status >= 0 else 128 - status), left_behind
-        left_behind += _wait_for_end(workers)
+            return status if status >= 0 else 128 - status
+        _wait_for_end(workers)
 
 
 @contextmanager
-def _signals_passed_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
+def _signals_passed_to(child: Process) -> Iterator[None]:
     """A request to stop reaches the supervisor; the terminal sends Ctrl-C to it by itself."""
     numbers = {signal.SIGTERM: lambda *_: child.send_signal(signal.SIGTERM), signal.SIGINT: lambda *_: None}
     before = {number: signal.signal(number, handler) for number, handler in numbers.items()}
@@ -47,17 +108,9 @@ def _signals_passed_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _wait_for_end(workers: Iterable[int]) -> int:
-    """Wait until these processes are gone; how many are not."""
-    left, deadline = set(workers), time.monotonic() + _LEAVE_S
+def _wait_for_end(workers: Iterable[int]) -> None:
+    """Wait until these processes are gone or stopped."""
+    left, deadline = {pid: identity_of(pid) or "" for pid in workers}, time.monotonic() + _LEAVE_S
     while left and time.monotonic() < deadline:
-        left = {pid for pid in left if _runs(pid)}
+        left = {pid: identity for pid, identity in left.items() if is_running(identity) and not is_stopped(pid)}
         time.sleep(0.05)
-    return len(left)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

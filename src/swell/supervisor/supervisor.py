@@ -44,7 +44,7 @@ from swell.supervisor.stall import Activity
 from swell.supervisor.status import RunningWorker
 from swell.supervisor.terminal import Terminal
 from swell.supervisor.troubles import Troubles, disk_trouble
-from swell.supervisor.worker_process import LOOPBACK, WorkerSettings
+from swell.supervisor.worker_process import LOOPBACK, WorkerProcess, WorkerSettings
 from swell.supervisor.worker_trace import WorkerTrace
 from swell.version import __version__
 
@@ -81,6 +81,7 @@ class RunOptions:
     show: Literal["all", "first", "none"] = "all"  # whose output goes to the terminal
     variables: Mapping[str, str] = field(default_factory=dict)  # added to the workers' environment
     network: Network | None = None  # None for a run on this machine alone
+    worker: type[WorkerProcess] = WorkerProcess  # how a worker of this machine is started
 
 
 class Supervisor:
@@ -113,7 +114,9 @@ class Supervisor:
             interface=LOOPBACK if network is None else _interface(network.host),
             address="127.0.0.1" if network is None else network.host,
         )
-        self._local = LocalWorkers(settings, self._selector, lambda report: self.agent_reported(HERE, report))
+        self._local = LocalWorkers(
+            settings, self._selector, lambda report: self.agent_reported(HERE, report), worker=options.worker
+        )
         self._reach = Reach(self._local)
         self._meeting, self._pace = Meeting(), DecisionPace()
         self._private = PrivateFolder(self.run_dir.control)
@@ -439,6 +442,7 @@ class Supervisor:
                 "command": list(self.options.command),
                 "troubles": self._troubles.texts(),
                 "lines_not_shown": self._terminal.dropped,
+                "private_folder": str(self._private.present or ""),
             }
         return reply
 

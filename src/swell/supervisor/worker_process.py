@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from swell.core.regular_files import open_regular
 from swell.supervisor.channel import Channel
@@ -22,6 +22,19 @@ _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RAN
 _LAUNCHERS += ("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _PR_SET_PDEATHSIG = 1  # of Linux
+
+
+class Process(Protocol):
+    """As much of ``subprocess.Popen`` as a worker needs."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """The exit status; None while it runs."""
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send a signal, unless it has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +68,7 @@ class WorkerProcess:
         self.log_start = log.stat().st_size if log.exists() else 0  # where its output begins
         try:
             with far, self._output() as output:
-                self._process = subprocess.Popen(
-                    settings.command,
-                    env=environ,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=[far.fileno()],
-                    start_new_session=True,
-                    preexec_fn=end_with_parent(os.getpid()) if settings.bound else None,
-                )
+                self._process = self._launch(settings, environ, channel=far.fileno(), output=output)
         except BaseException as error:
             self.channel.close()
             if isinstance(error, subprocess.SubprocessError):
@@ -73,6 +77,21 @@ class WorkerProcess:
         self.exit_fd: int | None = None  # without one, its exit is asked for from time to time
         with contextlib.suppress(OSError, AttributeError):
             self.exit_fd = os.pidfd_open(self.pid)
+
+    def _launch(
+        self, settings: WorkerSettings, environ: Mapping[str, str], *, channel: int, output: BinaryIO
+    ) -> Process:
+        """Start the process in a session of its own, with these descriptors and no others."""
+        return subprocess.Popen(
+            settings.command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            pass_fds=[channel],
+            start_new_session=True,
+            preexec_fn=end_with_parent(os.getpid()) if settings.bound else None,
+        )
 
     def _output(self) -> BinaryIO:
         """The log, or nowhere if the disk takes none: a worker must be able to print."""

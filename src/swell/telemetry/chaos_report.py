@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from swell.core.events import EpochEnded, EpochStarted, Event, Resized, RunStarted, Stepped, StepSkipped
 
@@ -53,8 +55,11 @@ def report_chaos(events: Iterable[Event], fault_times: Sequence[float] | None = 
     it count as rewound and are repeated. An epoch that the log calls complete must have had all its samples.
 
     ``fault_times`` say when workers were struck. A run goes back only if all workers of its world are lost, so each of
-    them must have been struck since that world was formed.
+    them must have been struck since that world was formed. The times of a worker whose
+    clock was struck, and is ahead, are not believed.
     """
+    events = list(events)
+    formed = _formed_at(events)
     ends: list[int] = []  # total samples after each step that was not undone
     position: int | None = None  # where the next step must begin; None before anything is known
     lost = repeated = passed_over = redone = rewound = from_beginning = 0
@@ -62,12 +67,12 @@ def report_chaos(events: Iterable[Event], fault_times: Sequence[float] | None = 
     unexplained, replicas, formed_at = 0, 0, 0.0
     rewinds: list[tuple[int, int]] = []
     size: int | None = None
-    for event in events:
+    for event, (world_at, next_at) in zip(events, formed, strict=True):
         if isinstance(event, RunStarted):
             before = len(ends)
             if ends and ends[-1] > event.samples and fault_times is not None:
-                unexplained += sum(formed_at <= at <= event.time for at in fault_times) < replicas
-            replicas, formed_at = event.replicas, event.time
+                unexplained += sum(formed_at <= at <= next_at for at in fault_times) < replicas
+            replicas, formed_at = event.replicas, world_at
             while ends and ends[-1] > event.samples:
                 ends.pop()
                 rewound += 1
@@ -91,10 +96,10 @@ def report_chaos(events: Iterable[Event], fault_times: Sequence[float] | None = 
             size = event.epoch_size
         elif isinstance(event, EpochEnded):
             if event.complete and size is not None:
-                lost += max(0, size - event.samples)
+                lost += max(0, size - event.samples - event.dropped)
                 repeated += max(0, event.samples - size)
         elif isinstance(event, Resized):
-            replicas, formed_at = event.after, event.time - (event.pause_s or 0.0)
+            replicas, formed_at = event.after, world_at - (event.pause_s or 0.0)
             if event.pause_s is not None:
                 pauses.append(event.pause_s)
     return ChaosReport(
@@ -110,3 +115,17 @@ def report_chaos(events: Iterable[Event], fault_times: Sequence[float] | None = 
         pauses_s=tuple(pauses),
         unexplained=unexplained,
     )
+
+
+def _formed_at(events: Sequence[Event]) -> list[tuple[float, float]]:
+    """For each event, the earliest and the latest time at which its world may have been formed.
+
+    A clock that is ahead is known by a later world that seems to be older. Then the time of the world before it counts.
+    """
+    worlds = [event.time if isinstance(event, RunStarted | Resized) else math.inf for event in events]
+    latest = list(accumulate(reversed(worlds), min))[::-1]
+    earliest, before = [], 0.0
+    for seen, bound in zip(worlds, latest, strict=True):
+        before = seen if seen == bound < math.inf else before
+        earliest.append(before)
+    return list(zip(earliest, latest, strict=True))

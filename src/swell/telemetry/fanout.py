@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from swell.core.events import Event
 from swell.core.protocols import Sink
@@ -26,8 +26,8 @@ class Fanout:
         """The sinks that still work."""
         return tuple(self._sinks)
 
-    def emit(self, event: Event) -> None:
-        for sink in tuple(self._sinks):
+    def emit(self, event: Event, *, to: Sequence[Sink] | None = None) -> None:
+        for sink in self.sinks if to is None else to:
             try:
                 sink.emit(event)
             except Exception as error:

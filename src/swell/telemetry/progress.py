@@ -163,13 +163,24 @@ class ProgressLine:
             self._reasons.add(event.reason)  # a gradient scaler skips many; the log contains them all
             return f"skipped a step after step {event.step:,}: {event.reason}"
         if isinstance(event, RunEnded):
-            return f"{event.reason} after {event.step:,} steps, {event.samples:,} samples{_price(event)}"
+            return f"{event.reason} after {event.step:,} steps, {event.samples:,} samples{self._price(event)}"
         if isinstance(event, Satisfied):
             return f"enough at step {event.step:,}: {event.reason}"
         if isinstance(event, GrowthTakenBack):
             rise = f"the loss rose from {event.loss_before:.4g} to {event.loss_after:.4g}"
             return f"batch back from {event.after} to {event.before} after step {event.step:,}: {rise}"
         return None
+
+    def _price(self, event: RunEnded) -> str:
+        """What the steps were worth beside the base run's; nothing for a run that was one."""
+        price = self._summary.price
+        if price.steps == event.step:
+            words = price.words()
+            return "" if words is None else f" in {duration(price.seconds)}\n{words}"
+        if not event.progress or not event.base_batch or abs(event.progress - event.step) < 0.5:
+            return ""
+        samples = event.samples / (event.progress * event.base_batch)  # the run was resumed: its end has the sums alone
+        return f"\nworth {event.progress:,.0f} steps of {event.base_batch}: {samples:.2f} times the base run's samples"
 
     def _describe_epoch(self, event: EpochEnded) -> str:
         time_taken = ""
@@ -215,14 +226,6 @@ def _width(fields: list[SummaryField]) -> int:
 
 def _in_a_row(title: str, fields: list[SummaryField]) -> str:
     return "  ".join([title, *(f"{field.label} {field.value}" for field in fields)])
-
-
-def _price(event: RunEnded) -> str:
-    """What the steps were worth beside the base run's; nothing for a run that was one."""
-    if not event.progress or not event.base_batch or abs(event.progress - event.step) < 0.5:
-        return ""
-    price = event.samples / (event.progress * event.base_batch)
-    return f", worth {event.progress:,.0f} steps of {event.base_batch} ({price:.2f} times their samples)"
 
 
 def _replicas(count: int) -> str:

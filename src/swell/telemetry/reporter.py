@@ -59,15 +59,15 @@ class Reporter:
         self._sinks.emit(event)
 
     def _report_missed(self, sinks: Fanout) -> None:
-        """Report the steps that the log lacks; without a log they count as reported."""
+        """Report the steps that no log has, and to each log those that it lacks; without a log all are reported."""
         steps = list(self._unsure)
         self._unsure.clear()
         sinks.flush()
-        logs = [sink for sink in sinks.sinks if isinstance(sink, EventLog)]
-        done = max((last_samples(log.path) for log in logs), default=steps[-1].samples)
+        logs = [(sink, last_samples(sink.path)) for sink in sinks.sinks if isinstance(sink, EventLog)]
+        done = max((samples for _, samples in logs), default=steps[-1].samples)
         for step in steps:
-            if step.samples > done:
-                sinks.emit(step)
+            lacking = [log for log, samples in logs if step.samples > samples]
+            sinks.emit(step, to=sinks.sinks if step.samples > done else lacking)
 
     def flush(self) -> None:
         """Write what sinks hold: before a checkpoint that contains it, and before another replica may be the first."""

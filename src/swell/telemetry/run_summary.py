@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from swell.core.events import EpochEnded, EpochStarted, Event, RunStarted, Stepped
+from swell.telemetry.price import Price
 
 _RECENT = 32  # steps the speed is averaged over
 
@@ -35,9 +36,11 @@ class RunSummary:
     gain: float | None = None
     loss: float | None = None
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    price: Price = field(default_factory=Price)
 
     def take(self, event: Event) -> None:
         """Update the figures."""
+        self.price.take(event)
         if isinstance(event, RunStarted):
             self.samples, self.replicas = event.samples, event.replicas
         elif isinstance(event, EpochStarted):

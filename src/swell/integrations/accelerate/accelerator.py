@@ -36,7 +36,10 @@ REFUSED = ("deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", "megatron_lm_
            "parallelism_config", "split_batches")  # fmt: skip
 
 
-class Accelerator(accelerate.Accelerator):
+_Plain: Any = accelerate.Accelerator
+
+
+class Accelerator(_Plain):
     """A drop-in for ``accelerate.Accelerator``: one global batch on any number of workers, which a policy may move.
 
     ``batch`` chooses the global batch as in :class:`swell.Job`; by default it is the training loader's ``batch_size *

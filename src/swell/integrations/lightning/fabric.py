@@ -136,7 +136,7 @@ class FabricStrategy(Replica, SingleDeviceStrategy):
 
     def barrier(self, *args: Any, **kwargs: Any) -> None:
         """Wait for the other workers; inside a step it returns at once, because they meet at its end."""
-        if self.world_size > 1 and not self._in_step:
+        if self.world_size > 1 and not self._run.in_step:
             gathered(self._run, 0)
 
     def all_gather(self, tensor: Tensor, group: Any | None = None, sync_grads: bool = False) -> Tensor:
@@ -160,15 +160,10 @@ class FabricStrategy(Replica, SingleDeviceStrategy):
         votes = self._gathered(decision, "reduce_boolean_decision")
         return min(votes) if all else max(votes)
 
-    @property
-    def _in_step(self) -> bool:
-        step = self.job.engine.steps.current if self._run.begun else None
-        return step is not None and not step.ended
-
     def _gathered(self, value: Any, call: str) -> list[Any]:
         if self.world_size == 1:
             return [value]
-        if self._in_step:
+        if self._run.in_step:
             raise LoopError(
                 f"fabric.{call} was called in the middle of a step; expected it between two, because workers may have "
                 "different numbers of micro-batches in a step. Call it when optimizer.step() has returned True, or "

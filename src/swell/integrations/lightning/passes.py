@@ -26,6 +26,7 @@ class Passes:
         self._epochs: Iterator[int] = iter(())
         self._pass: Iterator[Any] | None = None  # over the epoch's batches
         self._ahead: list[Any] = []  # a batch that was asked for before Lightning did
+        self.over = False  # whether the run was ended
         self._ends_unseen = loader.drop_last or find(job.engine.state.pace.policy, FinitePolicy) is not None
 
     def begin(self) -> None:
@@ -81,6 +82,7 @@ class Passes:
 
     def end(self) -> None:
         """Lightning trains no more: end the run, which saves it."""
+        self.over = True
         complete = self._loader.samples.done == self._loader.samples.total
         self._end_pass()
         if complete and self._job.engine.state.ledger.epoch + 1 == self._loops.max_epochs:

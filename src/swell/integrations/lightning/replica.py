@@ -90,7 +90,7 @@ class Replica:
         if asked_for:
             raise ConfigError(
                 f"devices is {len(devices)}; expected 1, because swell.lightning.Strategy is one worker and starts no "
-                f"others. Leave devices out, and start the script with swell run --workers {len(devices)} (or torchrun)."
+                f"others. Leave devices out, and start it with swell run --workers {len(devices)}, or torchrun."
             )
 
     def setup_environment(self) -> None:

@@ -82,6 +82,12 @@ class Run:
         return self._world.collective.size if self._world is not None and self._world.joined else 1
 
     @property
+    def in_step(self) -> bool:
+        """Whether a step is under way, in which workers may have different numbers of micro-batches."""
+        step = None if self._job is None else self._job.engine.steps.current
+        return step is not None and not step.ended
+
+    @property
     def collective(self) -> Collective:
         """What the present workers talk over."""
         assert self._world is not None

@@ -14,6 +14,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torchmetrics import Metric
 
 from swell.errors import ConfigError
 from swell.integrations.lightning.callback_states import CallbackStates
@@ -21,8 +22,8 @@ from swell.integrations.lightning.loops import Loops, run_before_step
 from swell.integrations.lightning.passes import Passes
 from swell.integrations.lightning.refusals import (
     check_optimizers,
-    check_training_loader,
     check_trainer,
+    check_training_loader,
     validation_interval,
 )
 from swell.integrations.lightning.replica import Replica
@@ -57,7 +58,13 @@ class TrainerStrategy(Replica, SingleDeviceStrategy):
         fits = trainer.state.fn == TrainerFn.FITTING
         if fits:
             assert self.lightning_module is not None
+            if self._run.begun and self._passes is not None and self._passes.over:
+                raise ConfigError(
+                    "the strategy has trained already; expected a new one for another fit, because it holds one run. "
+                    "Make another Trainer with another swell.lightning.Strategy; one of the same run folder resumes it."
+                )
             check_trainer(trainer, self.lightning_module)
+            _keep_metrics_local(self.lightning_module)
             if self._layer_sync is not None:
                 raise ConfigError(
                     "sync_batchnorm is True; expected False, because it exchanges values in every forward pass, and "
@@ -186,3 +193,13 @@ class TrainerStrategy(Replica, SingleDeviceStrategy):
         if self._run.begun:
             self._run.close()
         SingleDeviceStrategy.teardown(self)
+
+
+def _keep_metrics_local(module: LightningModule) -> None:
+    """Let torchmetrics exchange nothing: every worker validates all samples, and would count them once for each other.
+
+    Its exchange would also use the group that is formed again when a worker is lost.
+    """
+    for part in module.modules():
+        if isinstance(part, Metric):
+            part.sync_on_compute = False

@@ -9,8 +9,10 @@ import transformers
 
 from swell.integrations.transformers.elastic import Elastic
 
+_Plain: Any = transformers.Trainer
 
-class Trainer(Elastic, transformers.Trainer):
+
+class Trainer(Elastic, _Plain):
     """``transformers.Trainer`` with an exact global batch on any number of workers; arguments as :class:`Elastic`'s.
 
     trainer = swell.transformers.Trainer(model=model, args=args, train_dataset=data, batch=64)
