@@ -126,7 +126,7 @@ def soak(folder: Path, *, strikes: int, seconds: float) -> dict[str, Any]:
 
 def table(facts: dict[str, Any]) -> str:
     """The report as a page shows it."""
-    rows, kinds = facts["models"], sorted({kind for row in facts["models"].values() for kind in row["faults"]})
+    rows, kinds = facts["models"], sorted({*QUICK, *SLOW, *SURROUNDINGS})
     lines = [
         f"{facts['date']}, {facts['machine']}: **{facts['strikes']:,} strikes** in {facts['took_s'] / 60:.0f} minutes, "
         f"left behind: {', '.join(facts['left_behind']) or 'nothing'}.",

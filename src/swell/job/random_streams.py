@@ -137,7 +137,7 @@ class _PythonState:
             return random.getstate()
         now = self._memory[:_FEW]
         # A second normal number is kept beside that memory, so its use does not show there.
-        if now != self._seen or self._state[2] is not None or generator.gauss_next is not None:
+        if now != self._seen or self._state[2] is not None or self._generator.gauss_next is not None:
             self._seen, self._state = now, random.getstate()
         return self._state
 
