@@ -20,7 +20,7 @@ from swell.supervisor.channel import Channel
 from swell.supervisor.control import ask
 from swell.supervisor.sizes import parse_sizes
 from swell.supervisor.supervisor import RunOptions, supervise
-from swell.supervisor.worker_process import WorkerProcess, worker_environment
+from swell.supervisor.worker_process import WorkerProcess, WorkerSettings, worker_environment
 from tests.workers import _context
 
 
@@ -46,29 +46,10 @@ class _Child:
 class ForkedWorker(WorkerProcess):
     """A worker whose command is the name of a function, as ``module:function``, and its arguments as JSON."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        member: int,
-        slot: int,
-        run_dir: Path,
-        log: Path,
-        threads: int,
-        beat_s: float,
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, settings: WorkerSettings, *, member: int, slot: int, log: Path) -> None:
         near, far = socket.socketpair()
         near.setblocking(False)
-        environ = worker_environment(
-            {**os.environ, **(variables or {})},
-            member=member,
-            slot=slot,
-            channel=far.fileno(),
-            run_dir=run_dir,
-            threads=threads,
-            beat_s=beat_s,
-        )
+        environ = worker_environment(os.environ, settings, member=member, slot=slot, channel=far.fileno())
         self.member, self.slot, self.log, self.log_start = member, slot, log, 0
         log.touch()
         read_end, write_end = os.pipe()
@@ -76,7 +57,7 @@ class ForkedWorker(WorkerProcess):
         if pid == 0:
             os.setsid()
             os.close(write_end)
-            _work(command, far.fileno(), environ, log)
+            _work(settings.command, far.fileno(), environ, log)
         os.close(write_end)
         os.read(read_end, 1)  # until it has its own session and can be killed by it, like a started worker
         os.close(read_end)

@@ -52,8 +52,9 @@ class SimulatedRun:
                 self.do(self.members.not_started(action.member, "no room", self.now))
             elif isinstance(action, Start):
                 assert action.member not in self.workers
-                taken = {worker.slot for worker in self.members.workers.values() if worker.member != action.member}
-                assert action.slot not in taken, "two workers on one place"
+                others = [worker for worker in self.members.workers.values() if worker.member != action.member]
+                taken = {(worker.node, worker.slot) for worker in others}
+                assert (action.node, action.slot) not in taken, "two workers on one place"
                 self.workers[action.member] = SimulatedWorker(action.member)
                 self.started += 1
             elif isinstance(action, Announce):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from swell.errors import ConfigError, WorldError
 from swell.supervisor.channel import Channel
 from swell.supervisor.control import ControlServer, ask
-from swell.supervisor.generation import Generation
+from swell.supervisor.generation import Call, Generation
 from swell.supervisor.logs import LogFollower
 from swell.supervisor.run_dir import RunDir
 
@@ -70,12 +70,21 @@ def test_a_reader_that_has_fallen_asleep_does_not_hold_up_the_sender() -> None:
     far.close()
 
 
-NAMES = st.lists(st.integers(1, 9)).map(tuple)
+NAMES = st.lists(st.integers(1, 9), unique=True).map(tuple)
 
 
-@given(st.builds(Generation, number=st.integers(1, 99), members=NAMES, dismissed=NAMES, alive=NAMES, rendezvous=TEXTS))
-def test_a_generation_survives_the_journey(generation: Generation) -> None:
-    assert Generation.from_message(generation.to_message()) == generation
+@given(
+    st.builds(
+        Generation, number=st.integers(1, 99), members=NAMES, dismissed=NAMES, broken=NAMES, nodes=st.integers(1, 9)
+    )
+)
+def test_every_worker_hears_its_own_part_of_a_generation(generation: Generation) -> None:
+    for worker, call in generation.calls(range(1, 10), meeting="file"):
+        assert Call.from_message(call.to_message()) == call
+        assert (call.rank is not None) == (worker in generation.members)
+        assert call.rank is None or generation.members[call.rank] == worker
+        assert call.dismissed == (worker in generation.dismissed)
+        assert (call.size, call.broken, call.nodes) == (len(generation.members), generation.broken, generation.nodes)
 
 
 @pytest.fixture

@@ -200,7 +200,7 @@ class RunLock:
         if previous.released:
             return
         if mine is not None and here and previous.supervisor_lock == mine.lock:
-            if is_running(mine.identity):
+            if is_running(mine.local):
                 return  # this worker's supervisor has the lock of the one before, so that one is dead
             raise self._loss()
         if not previous.supervisor and locked and (here or not shared):

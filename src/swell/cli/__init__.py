@@ -8,10 +8,12 @@ from collections.abc import Sequence
 
 import swell
 from swell.cli import (
+    agent,
     chaos,
     dashboard,
     demo,
     explain,
+    launch,
     log,
     noise,
     plan,
@@ -45,6 +47,8 @@ COMMANDS: dict[str, Command] = {
     "report": report.COMMAND,
     "dashboard": dashboard.COMMAND,
     "run": run.COMMAND,
+    "agent": agent.COMMAND,
+    "launch": launch.COMMAND,
     "status": status.COMMAND,
     "resize": resize.COMMAND,
     "stop": stop.COMMAND,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from argparse import ArgumentParser, Namespace
 
+from swell.cli.active_run import add_run_argument
 from swell.cli.command import Command
 
 
 def _options(parser: ArgumentParser) -> None:
-    parser.add_argument("run_dir", metavar="RUN", help="the run's folder")
+    add_run_argument(parser)
     parser.add_argument("workers", type=int, metavar="N", help="the new number of workers")
     parser.add_argument("--kill", action="store_true", help="remove workers without notice")
     parser.add_argument("--wait", type=float, metavar="S", help="wait at most S seconds until they train together")
@@ -18,10 +19,12 @@ def _options(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> int:
     from swell.supervisor.control import ask
 
-    ask(args.run_dir, "resize", workers=args.workers, kill=args.kill)
+    reply = ask(args.run_dir, "resize", token_file=args.token_file, workers=args.workers, kill=args.kill)
+    if reply["target"] < args.workers:
+        print(f"there is room for {reply['target']} workers now; the run grows when machines join")
     deadline = time.monotonic() + (args.wait or 0.0)
     while args.wait is not None:
-        status = ask(args.run_dir, "status")
+        status = ask(args.run_dir, "status", token_file=args.token_file)
         if status["state"] == "training" and len(status["members"]) == args.workers == len(status["workers"]):
             break
         if time.monotonic() > deadline:

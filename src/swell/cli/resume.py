@@ -14,6 +14,8 @@ def _options(parser: ArgumentParser) -> None:
     parser.add_argument("run_dir", metavar="RUN", help="the run's folder")
     parser.add_argument("--workers", metavar="N", help="new allowed numbers of workers (default: as before)")
     parser.add_argument("--start", type=int, metavar="N", help="number of workers at the start")
+    parser.add_argument("--listen", metavar="ADDRESS", help="where agents join now, if not where they did before")
+    parser.add_argument("--slots", type=int, metavar="N", help="with --listen: workers on this machine at most")
     parser.add_argument("--fresh", action="store_true", help="start over: what the run folder holds is moved aside")
     parser.add_argument("--trust", action="store_true", help="run the command line even if other users can write it")
 
@@ -34,6 +36,9 @@ def _run(args: Namespace) -> int:
         options.update(workers=args.workers, start=None)
     if args.start is not None:
         options["start"] = args.start
+    for name in ("listen", "slots"):
+        if getattr(args, name) is not None:
+            options[name] = getattr(args, name)
     options["fresh"] = args.fresh
     return start_run(options)
 

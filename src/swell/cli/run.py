@@ -15,6 +15,7 @@ from swell.cli.standard_streams import write_out
 from swell.errors import ConfigError
 
 if TYPE_CHECKING:
+    from swell.supervisor.supervisor import Network
     from swell.supervisor.worker_process import WorkerProcess
 
 
@@ -27,6 +28,25 @@ def add_run_options(parser: ArgumentParser, *, max_restarts: int = 3) -> None:
         "--run-dir",
         metavar="DIR",
         help="the run's folder, also for a swell.Job without one (default: runs/ and the script's name)",
+    )
+    add(
+        "--listen",
+        metavar="ADDRESS",
+        help="let agents of other machines join at this address of this machine (10.0.0.1 or 10.0.0.1:29777)",
+    )
+    add(
+        "--slots",
+        type=int,
+        metavar="N",
+        help="with --listen: workers on this machine at most, 0 for none (default: one per device or core)",
+    )
+    add("--token-file", metavar="FILE", help="with --listen: the run's token (default: $SWELL_TOKEN, else a new one)")
+    add(
+        "--network-timeout",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="with --listen: seconds after which a machine that cannot be reached is lost (default: 5)",
     )
     add("--engine", choices=["inplace", "torchrun"], default="inplace", help="how the world changes (default: inplace)")
     budget = f"number of faults to recover from; resizes do not count (default: {max_restarts})"
@@ -128,7 +148,9 @@ def _in_place(
         raise ConfigError(f"--max-restarts is {args.max_restarts}; expected 0 or more.")
     sizes = parse_sizes(args.workers)
     trace = None if args.trace is None else read_worker_trace(args.trace).faster(args.trace_speed)
-    first = sizes.nearest_below(count_places() if trace is None else trace.at(0))
+    network = _network(args)
+    places = sizes.largest if network is not None else count_places()
+    first = sizes.nearest_below(places if trace is None else trace.at(0))
     run_dir = run_folder(args)
     patience = Patience(
         hang_s=args.hang_timeout,
@@ -147,6 +169,7 @@ def _in_place(
         trace=trace,
         trace_removals=args.trace_removals,
         show=args.show,
+        network=network,
         variables={**variables, **({"SWELL_FRESH": "1"} if getattr(args, "fresh", False) else {})},
         worker=worker or WorkerProcess,
     )
@@ -154,12 +177,40 @@ def _in_place(
     folder = RunDir(run_dir)
     given = bool(args.run_dir) and getattr(args, "run_dir_given", True)  # a resumed run knows what it was started with
     record = {
-        "options": {**options, "run_dir": str(run_dir.resolve()), "run_dir_given": given, "fresh": False},
+        "options": {
+            **options,
+            **{"run_dir": str(run_dir.resolve()), "run_dir_given": given, "fresh": False},
+            "token_file": None,  # the token is in the run's folder
+        },
         "folder": str(Path.cwd()),
     }
     port, host = getattr(args, "metrics_port", None), getattr(args, "metrics_host", "127.0.0.1")  # not in older records
     with watched(run_dir, _write, metrics_port=port, metrics_host=host) as write:
         return supervise(run_options, write=write, prepare=lambda: folder.write_record(record))
+
+
+def _network(args: Namespace) -> Network | None:
+    """How other machines join; None for a run on this machine alone. Older records have no such options."""
+    from swell.runtime.environment import count_places
+    from swell.supervisor.interfaces import own_address, parse_address
+    from swell.supervisor.supervisor import Network
+
+    if getattr(args, "listen", None) is None:
+        if getattr(args, "slots", None) is not None or getattr(args, "token_file", None) is not None:
+            raise ConfigError("--slots or --token-file is given without --listen; expected both. Give --listen too.")
+        return None
+    if args.slots is not None and args.slots < 0:
+        raise ConfigError(f"--slots is {args.slots}; expected 0 or more.")
+    if not args.network_timeout > 0:
+        raise ConfigError(f"--network-timeout is {args.network_timeout:g}; expected seconds above 0.")
+    host, port = parse_address(args.listen, option="--listen")
+    return Network(
+        host=own_address(host),
+        port=port,
+        slots=count_places() if args.slots is None else args.slots,
+        token_file=args.token_file,
+        silence_s=args.network_timeout,
+    )
 
 
 def _with_torchrun(args: Namespace, command: list[str]) -> int:
@@ -186,6 +237,8 @@ COMMAND = Command(
         "Start a script on several workers of this machine and keep it training while workers are added, removed or "
         "killed. The remaining workers keep their processes and form a new world in a fraction of a second. Control "
         "the run with swell status, resize and stop, which take the run's folder.\n"
+        "With --listen, machines that run swell agent join and leave the same way. --workers counts workers over all "
+        "machines, and the run grows to what there is room for.\n"
         "With --engine torchrun, start the same command on every node: torchrun restarts all workers when nodes come "
         "and go, and --workers counts workers over all nodes.\n"
         "The status is 0 when training has finished, 143 when it was stopped and can be resumed, 130 after a second "

@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from swell.cli.active_run import add_run_argument
 from swell.cli.command import Command
 from swell.cli.table import print_note, print_table
 
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def _options(parser: ArgumentParser) -> None:
-    parser.add_argument("run_dir", metavar="RUN", help="the run's folder")
+    add_run_argument(parser)
     parser.add_argument("--json", action="store_true", help="write the status as JSON")
 
 
 def _run(args: Namespace) -> int:
     from swell.supervisor.control import ask
 
-    status = ask(args.run_dir, "status")
+    status = ask(args.run_dir, "status", token_file=args.token_file)
     figures = _figures(args.run_dir)
     if args.json:
         status["training"] = None if figures is None else _as_json(figures)
@@ -31,7 +32,7 @@ def _run(args: Namespace) -> int:
     rows = [
         (
             "-" if worker["rank"] is None else str(worker["rank"]),
-            *(str(worker[name]) for name in ("member", "pid", "slot", "phase", "steps", "silent_s")),
+            *(str(worker[name]) for name in ("member", "machine", "pid", "slot", "phase", "steps", "silent_s")),
         )
         for worker in sorted(
             status["workers"], key=lambda worker: (worker["rank"] is None, worker["rank"], worker["member"])
@@ -42,12 +43,17 @@ def _run(args: Namespace) -> int:
         f"{status['target']} wanted, {status['restarts']} of {status['max_restarts']} restarts used, up for "
         f"{status['uptime_s']:.0f} s"
     )
+    for machine in status["machines"] if len(status["machines"]) > 1 else []:
+        leaving = f", leaving ({machine['leaving']})" if machine["leaving"] else ""
+        print_note(f"machine {machine['machine']}: {machine['name']}, {machine['slots']} slots{leaving}")
     for trouble in status.get("troubles", []):
         print_note(f"! {trouble}")
     if figures is not None:
         fields = [f"{field.label} {field.value}" for field in figures.fields(times="x")]
         print_note("  ".join([figures.title(), *fields]))
-    print_table(("rank", "worker", "pid", "slot", "phase", "steps", "silent s"), rows, title=str(args.run_dir))
+    print_table(
+        ("rank", "worker", "machine", "pid", "slot", "phase", "steps", "silent s"), rows, title=str(args.run_dir)
+    )
     return 0
 
 

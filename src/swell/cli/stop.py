@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from argparse import ArgumentParser, Namespace
 
+from swell.cli.active_run import add_run_argument
 from swell.cli.command import Command
 from swell.errors import ConfigError
 
 
 def _options(parser: ArgumentParser) -> None:
-    parser.add_argument("run_dir", metavar="RUN", help="the run's folder")
+    add_run_argument(parser)
     parser.add_argument(
         "--grace", type=float, metavar="S", help="seconds until workers are killed (default: the run's)"
     )
@@ -20,11 +21,11 @@ def _options(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> int:
     from swell.supervisor.control import ask
 
-    ask(args.run_dir, "stop", grace_s=args.grace)
+    ask(args.run_dir, "stop", token_file=args.token_file, grace_s=args.grace)
     deadline = time.monotonic() + (args.wait or 0.0)
     while args.wait is not None:
         try:
-            ask(args.run_dir, "status")
+            ask(args.run_dir, "status", token_file=args.token_file)
         except ConfigError:
             break  # no supervisor answers any more
         if time.monotonic() > deadline:

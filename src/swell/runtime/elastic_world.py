@@ -34,9 +34,10 @@ from swell.runtime.standard_output import make_output_patient
 from swell.runtime.strikes import take_strikes
 from swell.runtime.supervisor_link import Dismissed, SupervisorLink
 from swell.supervisor.channel import Channel
-from swell.supervisor.generation import Generation
+from swell.supervisor.generation import Call
 from swell.supervisor.notice import Notice
 from swell.supervisor.private_folder import LOCK_NAME
+from swell.supervisor.sizes import to_runs
 
 # The accepting side of a gloo connection waits 5 times this long for a peer that died before it connected, and nothing
 # can interrupt it. All members are present when they begin to connect, so the first attempt may be short; after each
@@ -52,19 +53,22 @@ class ElasticWorld:
     """
 
     elastic = True
-    nodes = 1
 
-    def __init__(self, link: SupervisorLink, *, device: torch.device, backend: str, timeout_s: float) -> None:
+    def __init__(
+        self, link: SupervisorLink, *, device: torch.device, backend: str, timeout_s: float, address: str = "127.0.0.1"
+    ) -> None:
         self.device = device
         self.member = link.member  # this worker's name in the run; unlike its rank it never changes
         self.generation = 0
+        self.nodes = 1  # machines of the present members
         self.interim = False
         self._link = link
         self._backend = backend
+        self._address = address  # by which members on other machines reach this one
         self._timeout_s = timeout_s
         self._collective: TorchCollective | Alone | None = None
-        self._members: tuple[int, ...] = ()  # of the present group
-        self._rendezvous = ""  # where they met
+        self._size = 0  # of the present group
+        self._meeting = ""  # the file beside which those who are left alone decide who goes on
         self._connections = Connections()
         self._passed = 0  # newest generation this worker was in or gave up: it waits for a newer one
         self._stores: list[RendezvousStore] = []  # torch keeps only the C++ half alive
@@ -114,7 +118,7 @@ class ElasticWorld:
 
     def allow(self, sizes: Iterable[int], *, why: str) -> None:
         """Report the numbers of workers the job can be laid out on, and in ``why`` the bounds behind them."""
-        self._link.say("allow", sizes=sorted(set(sizes)), why=why)
+        self._link.say("allow", sizes=to_runs(sizes), why=why)
 
     def mark(self, doing: str) -> None:
         """A sign of progress, and what this worker does next; a worker that gives none for long is stuck."""
@@ -178,7 +182,7 @@ class ElasticWorld:
         self._end.cancel()
         failing = sys.exc_info()[0] not in (None, SystemExit)
         if not failing:
-            self._link.say("done", alone=alone and len(self._members) > 1)
+            self._link.say("done", alone=alone and self._size > 1)
         if isinstance(self._collective, TorchCollective) and not failing and not alone:
             leave_default_group(self._collective)
             self._collective = None
@@ -192,10 +196,14 @@ class ElasticWorld:
             drop_default_group(collective)
 
     def _claim_the_rest(self) -> bool:
-        """Whether this worker is the first that lost its peers after the supervisor, and was in a world with them."""
-        if not self._members:
+        """Whether this worker is the first that lost its peers after the supervisor, and was in a world with them.
+
+        Only workers of one machine can tell: on several, those who cannot reach the supervisor may just be cut off, and
+        the others go on.
+        """
+        if not self._size or not self._meeting:
             return False
-        claim = os.path.join(os.path.dirname(self._rendezvous), f"alone-{self._passed}")
+        claim = os.path.join(os.path.dirname(self._meeting), f"alone-{self._passed}")
         try:
             os.makedirs(os.path.dirname(claim), mode=0o700, exist_ok=True)
             # Where a cleaner had removed the folder, it is a new one: with a lock that nobody holds it is found and
@@ -209,14 +217,17 @@ class ElasticWorld:
     def _go_on_alone(self) -> Alone:
         with self._lock:
             self._collective = Alone()
-            self._members = (self.member,)
+            self._size = self.nodes = 1
             self.generation, self.interim = self._passed + 1, False
         return self._collective
 
-    def _form(self, generation: Generation, *, connect_s: float) -> TorchCollective:
-        rank, size = generation.members.index(self.member), len(generation.members)
+    def _form(self, generation: Call, *, connect_s: float) -> TorchCollective:
+        assert generation.rank is not None
         store = RendezvousStore(
-            generation.rendezvous, give_up=lambda: self._link.superseded(generation.number), timeout_s=self._timeout_s
+            self._link,
+            generation.number,
+            give_up=lambda: self._link.superseded(generation.number),
+            timeout_s=self._timeout_s,
         )
         self._stores.append(store)
         if getattr(sys.excepthook, "__name__", "") == "_distributed_excepthook":
@@ -228,9 +239,11 @@ class ElasticWorld:
                     backend=self._backend,
                     device=self.device,
                     timeout_s=connect_s if self._backend == "gloo" else self._timeout_s,
-                    store=store.for_backend(self._backend),
-                    rank=rank,
-                    size=size,
+                    store=store.for_backend(
+                        self._backend, rank=generation.rank, file=generation.meeting, address=self._address
+                    ),
+                    rank=generation.rank,
+                    size=generation.size,
                 )
         except BaseException:
             connections.sever()
@@ -240,8 +253,8 @@ class ElasticWorld:
         with self._lock:
             self._connections = connections
             self._collective = collective
-            self._members = generation.members
-            self._rendezvous = generation.rendezvous
+            self._size, self.nodes = generation.size, generation.nodes
+            self._meeting = generation.meeting
             self.generation, self.interim = generation.number, generation.interim
         self._passed = generation.number
         if self._link.superseded(generation.number):  # only a loss does that before all have formed it
@@ -260,9 +273,9 @@ class ElasticWorld:
             self._collective = None
         abort_default_group(self._backend)
 
-    def _hear(self, generation: Generation) -> None:
+    def _hear(self, generation: Call) -> None:
         """In the link's thread: free the main thread from a collective that cannot finish because a member died."""
-        if not set(self._members) <= set(generation.alive):
+        if self.generation in generation.broken:
             self._cut()
 
     def _cut(self) -> None:
@@ -300,4 +313,5 @@ def open_elastic_world(
     make_output_patient()
     take_strikes(environment)
     link = SupervisorLink(Channel(end), member, beat_s=environment.swell_beat_s or 1.0)
-    return ElasticWorld(link, device=own_device, backend=choose_backend(own_device, backend), timeout_s=timeout_s)
+    facts = {"backend": choose_backend(own_device, backend), "timeout_s": timeout_s}
+    return ElasticWorld(link, device=own_device, address=environment.swell_address or "127.0.0.1", **facts)

@@ -33,6 +33,8 @@ class Environment:
     swell_run_dir: str | None = None  # SWELL_RUN_DIR: the folder of the run
     swell_run_dir_given: str | None = None  # SWELL_RUN_DIR_GIVEN: set if the user chose that folder
     swell_supervisor: str | None = None  # SWELL_SUPERVISOR: the identity of the supervisor's process
+    swell_keeper: str | None = None  # SWELL_KEEPER: the identity of the process that started this one
+    swell_address: str | None = None  # SWELL_ADDRESS: the address of this machine in a run on several
     swell_fresh: bool = False  # SWELL_FRESH: start over, and set the run's checkpoints aside
     swell_rehearse: str | None = None  # SWELL_REHEARSE: measure only, as `swell noise` and `swell tune` ask
     swell_beat_s: float | None = None  # SWELL_BEAT_S: seconds between two heartbeats
@@ -55,7 +57,11 @@ class Environment:
         """The supervisor that started this process, if one did."""
         if not self.supervised or self.swell_run_dir is None or self.swell_supervisor is None:
             return None
-        return Supervision(identity=self.swell_supervisor, lock=str(RunDir(self.swell_run_dir).lock_file))
+        return Supervision(
+            identity=self.swell_supervisor,
+            lock=str(RunDir(self.swell_run_dir).lock_file),
+            keeper=self.swell_keeper or self.swell_supervisor,
+        )
 
     @property
     def nodes(self) -> int:
@@ -106,6 +112,8 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         swell_run_dir=text("SWELL_RUN_DIR"),
         swell_run_dir_given=text("SWELL_RUN_DIR_GIVEN"),
         swell_supervisor=text("SWELL_SUPERVISOR"),
+        swell_keeper=text("SWELL_KEEPER"),
+        swell_address=text("SWELL_ADDRESS"),
         swell_fresh=_flag("SWELL_FRESH", text("SWELL_FRESH")),
         swell_rehearse=text("SWELL_REHEARSE"),
         swell_beat_s=number("SWELL_BEAT_S", float, "a number of seconds"),

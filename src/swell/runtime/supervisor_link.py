@@ -13,7 +13,7 @@ from typing import Any
 
 from swell.runtime.activity import MainThread
 from swell.supervisor.channel import Channel
-from swell.supervisor.generation import Generation
+from swell.supervisor.generation import Call
 from swell.supervisor.notice import EXIT_RESUME, Notice
 from swell.supervisor.stall import Activity, describe_stall, stall_limit
 
@@ -47,9 +47,9 @@ class SupervisorLink:
 
     def __init__(self, channel: Channel, member: int, *, beat_s: float = 1.0) -> None:
         self.member = member
-        self.newest: Generation | None = None
+        self.newest: Call | None = None
         self.notice: Notice | None = None
-        self.on_generation: Callable[[Generation], None] = lambda generation: None  # called in the link's thread
+        self.on_generation: Callable[[Call], None] = lambda generation: None  # called in the link's thread
         self.on_orphaned: Callable[[], None] = lambda: None  # likewise: nobody will announce another generation
         self.main = MainThread()
         self._channel = channel
@@ -57,6 +57,9 @@ class SupervisorLink:
         self._grace_s, self._stall_s = 60.0, None
         self._release: str | None = None
         self._lost = False
+        self._values: dict[str, str] = {}  # what members of the newest generation have set
+        self._sums: dict[int, int] = {}  # answers to what this worker has added
+        self._tickets = 0
         self._changed = threading.Condition()
         threading.Thread(target=self._listen, name="swell-link", daemon=True).start()
 
@@ -75,7 +78,7 @@ class SupervisorLink:
         """Whether the supervisor is gone."""
         return self._lost
 
-    def newer_than(self, number: int) -> Generation:
+    def newer_than(self, number: int) -> Call:
         """The newest generation above ``number`` that this worker is a member of; waits for it.
 
         Raises ``Dismissed`` if the worker was sent home or the supervisor is gone.
@@ -86,9 +89,9 @@ class SupervisorLink:
                 if self._release is not None:
                     raise self._dismissed(self._release)
                 if newest is not None and newest.number > number:
-                    if self.member in newest.members:
+                    if newest.rank is not None:
                         return newest
-                    if self.member in newest.dismissed:
+                    if newest.dismissed:
                         raise self._dismissed(f"the others went on without this worker in generation {newest.number}")
                 if self._lost:
                     reason = (
@@ -107,6 +110,30 @@ class SupervisorLink:
         """Whether generation ``number`` will not be formed any more."""
         newest = self.newest
         return self._lost or self._release is not None or (newest is not None and newest.number > number)
+
+    def meet(self, word: str, **facts: Any) -> int:
+        """Say something to the other members of a generation; the number under which an answer comes."""
+        self._tickets += 1
+        self.say(word, ticket=self._tickets, **facts)
+        return self._tickets
+
+    def values(self, number: int) -> dict[str, str]:
+        """What the members of a generation have set; nothing where it is not the newest."""
+        with self._changed:
+            return self._values if self._is_newest(number) else {}
+
+    def sums(self, number: int) -> dict[int, int]:
+        """Answers to what this worker has added in a generation."""
+        with self._changed:
+            return self._sums if self._is_newest(number) else {}
+
+    def wait_for(self, condition: Callable[[], bool], *, timeout_s: float) -> bool:
+        """Wait until the condition holds; it is asked again after each message."""
+        with self._changed:
+            return self._changed.wait_for(condition, timeout_s)
+
+    def _is_newest(self, number: int) -> bool:
+        return self.newest is not None and self.newest.number == number
 
     def _listen(self) -> None:
         next_beat = time.monotonic()
@@ -157,7 +184,12 @@ class SupervisorLink:
         generation = None
         with self._changed:
             if message["say"] == "generation":
-                self.newest = generation = Generation.from_message(message)
+                self.newest = generation = Call.from_message(message)
+                self._values, self._sums = {}, {}
+            elif message["say"] == "keys" and self._is_newest(message["number"]):
+                self._values.update(message["values"])
+            elif message["say"] == "sum" and self._is_newest(message["number"]):
+                self._sums[message["ticket"]] = message["total"]
             elif message["say"] == "notice" and not message["leave"]:  # a leaver goes when its generation comes
                 now, seconds_left = time.time(), message["seconds_left"]
                 deadline = None if seconds_left is None else now + seconds_left

@@ -10,10 +10,11 @@ from swell.supervisor.notice import Notice
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start a worker process under this name, in this slot of the machine."""
+    """Start a worker process under this name, in this slot of a machine."""
 
     member: int
     slot: int
+    node: int = 0  # the machine's number
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,44 +1,71 @@
-"""Messages between the supervisor and one worker: JSON lines over a socket pair that only these two hold."""
+"""Messages between two processes of a run: JSON lines over a connection that only these two hold."""
 
 from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 from swell.errors import WorldError
 
+_MOST_UNSENT = 2**22  # bytes that wait for an end that does not read
+
 
 class Channel:
-    """One end of a connected stream socket. ``send`` may be called from several threads, ``receive`` from one."""
+    """One end of a connected stream socket. ``send`` may be called from several threads, ``receive`` from one.
 
-    def __init__(self, end: socket.socket) -> None:
+    On a socket that does not block, what the other end has not taken yet waits here: ``flush`` sends it when there is
+    room. A TLS socket must not block, and belongs to one thread.
+    """
+
+    def __init__(self, end: socket.socket, *, most_unsent: int = _MOST_UNSENT) -> None:
         self._socket = end
         self._lock = threading.Lock()
         self._unread = b""
+        self._unsent = bytearray()
+        self._most = most_unsent
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait to be sent."""
+        return len(self._unsent)
 
     def fileno(self) -> int:
         """The descriptor to wait on."""
         return self._socket.fileno()
 
     def send(self, message: Mapping[str, Any]) -> bool:
-        """Send one message; False when the other end is gone, or when its buffer is full because it does not read."""
-        line = json.dumps(message).encode() + b"\n"
+        """Send one message; False when the other end is gone, or when too much waits because it does not read."""
+        return self.send_line(encode(message))
+
+    def send_line(self, line: bytes) -> bool:
+        """Send a message that is encoded already."""
         with self._lock:
-            try:
-                self._socket.sendall(line)
-            except OSError:
+            if self._socket.gettimeout() is None:
+                try:
+                    self._socket.sendall(line)
+                except OSError:
+                    return False
+                return True
+            if self._unsent and len(self._unsent) + len(line) > self._most:
                 return False
-        return True
+            self._unsent += line
+            return self._flush()
+
+    def flush(self) -> bool:
+        """Send what waits, as far as there is room; False when the other end is gone."""
+        with self._lock:
+            return self._flush()
 
     def receive(self) -> list[dict[str, Any]] | None:
         """The messages that have arrived, possibly none; None when the other end is gone. Does not wait."""
         while True:
             try:
-                piece = self._socket.recv(65536, socket.MSG_DONTWAIT)
-            except BlockingIOError:
+                piece = self._read()
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return self._take_lines()
             except OSError:
                 piece = b""
@@ -50,9 +77,30 @@ class Channel:
         """Close this end; the other one sees that."""
         self._socket.close()
 
+    def _read(self) -> bytes:
+        if isinstance(self._socket, ssl.SSLSocket):
+            return self._socket.recv(65536)
+        return self._socket.recv(65536, socket.MSG_DONTWAIT)
+
+    def _flush(self) -> bool:
+        while self._unsent:
+            try:
+                del self._unsent[: self._socket.send(self._unsent)]
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return True
+            except OSError:
+                self._unsent.clear()
+                return False
+        return True
+
     def _take_lines(self) -> list[dict[str, Any]]:
         *lines, self._unread = self._unread.split(b"\n")
         return [_parse(line) for line in lines]
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """A message as it travels."""
+    return json.dumps(message).encode() + b"\n"
 
 
 def _parse(line: bytes) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import errno
 import os
 import select
 import socket
+import ssl
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,10 @@ from typing import Any
 
 from swell.errors import ConfigError, SwellError, WorldError
 from swell.supervisor.channel import Channel
+from swell.supervisor.interfaces import is_address, parse_address
 from swell.supervisor.run_dir import RunDir
+from swell.supervisor.run_token import find_token
+from swell.supervisor.secure_channel import RunIdentity
 
 Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
 _LONGEST_SOCKET_PATH = 100  # the kernel's limit is 108 bytes on Linux and 104 on macOS
@@ -74,11 +78,7 @@ class ControlServer:
         except WorldError:
             return False
         for message in messages or ():
-            try:
-                reply = {"ok": True, **self._answer(message)}
-            except SwellError as error:
-                reply = {"ok": False, "error": str(error)}
-            caller.send({"say": "reply", **reply})
+            caller.send(reply_to(message, self._answer))
         return messages is not None
 
     def close(self) -> None:
@@ -96,6 +96,14 @@ class ControlServer:
         if reserve is not None:
             os.close(reserve)
         return reserve is not None
+
+
+def reply_to(request: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
+    """The message that answers a request, also where it is refused."""
+    try:
+        return {"say": "reply", "ok": True, **answer(request)}
+    except SwellError as error:
+        return {"say": "reply", "ok": False, "error": str(error)}
 
 
 @contextmanager
@@ -123,25 +131,17 @@ def _user(end: socket.socket) -> int:
     return os.getuid()  # the modes of the socket and of its folder keep others out
 
 
-def ask(run_dir: str | Path, word: str, *, timeout_s: float = 10.0, **facts: Any) -> dict[str, Any]:
-    """Ask the supervisor of a run and return its answer.
+def ask(
+    run: str | Path, word: str, *, timeout_s: float = 10.0, token_file: str | None = None, **facts: Any
+) -> dict[str, Any]:
+    """Ask the supervisor of a run and return its answer; ``run`` is its folder, or the address at which it listens.
 
     Words are ``status``, ``resize`` (workers, kill), ``stop`` (grace_s) and ``chaos`` (signal, and rank or member).
+    From another machine the run's token is needed: in ``token_file``, in ``SWELL_TOKEN``, or in the run's folder.
     Raises ``ConfigError`` if the run is not active or the supervisor refuses.
     """
-    path = RunDir(run_dir).find_socket()
-    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    end.settimeout(timeout_s)
-    try:
-        with _short(path) as address:
-            end.connect(address)
-    except OSError as error:
-        end.close()
-        raise ConfigError(
-            f"the supervisor of {run_dir} does not answer ({error}); expected an active run. If it was killed, "
-            f"bring the run back with `swell resume {run_dir}`."
-        ) from error
-    end.settimeout(None)
+    end = _connect(run, timeout_s=timeout_s, token_file=token_file)
+    end.settimeout(None if not isinstance(end, ssl.SSLSocket) else 0.0)
     channel = Channel(end)
     try:
         channel.send({"say": word, **facts})
@@ -150,7 +150,7 @@ def ask(run_dir: str | Path, word: str, *, timeout_s: float = 10.0, **facts: Any
             messages = channel.receive() if ready else None
             if messages is None:
                 raise ConfigError(
-                    f"the supervisor of {run_dir} is silent; expected an answer to {word!r} within {timeout_s:g} s. "
+                    f"the supervisor of {run} is silent; expected an answer to {word!r} within {timeout_s:g} s. "
                     f"Ask again, or look at its logs."
                 )
             for reply in messages:
@@ -159,3 +159,44 @@ def ask(run_dir: str | Path, word: str, *, timeout_s: float = 10.0, **facts: Any
                 return {key: value for key, value in reply.items() if key not in ("say", "ok")}
     finally:
         channel.close()
+
+
+def _connect(run: str | Path, *, timeout_s: float, token_file: str | None) -> socket.socket:
+    """A connection to a run's supervisor: over the socket in its folder, or over the network."""
+    folder = Path(run)
+    if not folder.exists() and is_address(str(run)):
+        return _connect_to(str(run), find_token(token_file), timeout_s=timeout_s)
+    elsewhere = RunDir(folder).listening()
+    try:
+        path = RunDir(folder).find_socket()
+        return _connect_here(path, timeout_s=timeout_s)
+    except (OSError, ConfigError) as error:
+        if elsewhere is not None:  # the supervisor of a folder that is shared may be on another machine
+            with contextlib.suppress(ConfigError):
+                return _connect_to(elsewhere, find_token(token_file, run_dir=folder), timeout_s=timeout_s)
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"the supervisor of {run} does not answer ({error}); expected an active run. If it was killed, "
+            f"bring the run back with `swell resume {run}`."
+        ) from error
+
+
+def _connect_here(path: Path, *, timeout_s: float) -> socket.socket:
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    end.settimeout(timeout_s)
+    try:
+        with _short(path) as address:
+            end.connect(address)
+    except OSError:
+        end.close()
+        raise
+    return end
+
+
+def _connect_to(address: str, token: bytes, *, timeout_s: float) -> socket.socket:
+    host, port = parse_address(address)
+    try:
+        return RunIdentity(token).connect(host, port, timeout_s=timeout_s)
+    except WorldError as error:
+        raise ConfigError(str(error)) from error

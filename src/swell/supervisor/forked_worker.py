@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
-from swell.supervisor.worker_process import WorkerProcess
+from swell.supervisor.worker_process import WorkerProcess, WorkerSettings
 
 _MOST_DESCRIPTORS = 2**20
 
@@ -56,11 +56,10 @@ class ForkedWorker(WorkerProcess):
     """A worker whose command, ``python SCRIPT ...`` or ``python -m MODULE ...``, runs in a fork of this process."""
 
     def _launch(
-        self, command: Sequence[str], environ: Mapping[str, str], *, channel: int, output: BinaryIO
+        self, settings: WorkerSettings, environ: Mapping[str, str], *, channel: int, output: BinaryIO
     ) -> ForkedProcess:
-        return fork(
-            lambda: _run_script(command[1:]), environ, keep=channel, output=output.fileno(), errors=output.fileno()
-        )
+        line = settings.command[1:]
+        return fork(lambda: _run_script(line), environ, keep=channel, output=output.fileno(), errors=output.fileno())
 
 
 def fork(

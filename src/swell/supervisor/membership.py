@@ -14,12 +14,14 @@ Invariants, for every order of events (``tests/supervisor/test_membership.py``):
 6. Workers are restarted after faults at most ``max_restarts`` times (one incident may take several workers with it);
    resizes are not counted.
 7. A process that cannot be started ends nobody: a resize is taken back, a replacement is tried again later.
+8. Workers are only started where a machine has a free slot. The target follows the slots there are; too few of them are
+   waited for, and neither that nor a lost machine is a fault.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from swell.errors import ConfigError
@@ -27,12 +29,12 @@ from swell.supervisor.actions import Action, Announce, Ask, End, Log, Start
 from swell.supervisor.generation import Generation
 from swell.supervisor.next_generation import is_formed, is_whole, propose, ranked
 from swell.supervisor.notice import EXIT_RESUME, Notice
-from swell.supervisor.patience import Patience, overdue
+from swell.supervisor.patience import Moment, Patience, overdue
+from swell.supervisor.places import Places
 from swell.supervisor.run_end import RunEnd
 from swell.supervisor.script_error import refusal_of
 from swell.supervisor.sizes import WorldSizes
 from swell.supervisor.stall import Activity
-from swell.supervisor.start_pause import StartPause
 from swell.supervisor.worker import Worker, describe_exit, failure_status
 
 OnFailure = Literal["restart", "shrink", "stop"]
@@ -43,7 +45,8 @@ _UNNEEDED = "not needed any more"
 class Membership:
     """The state of one run. Every method takes an event and the time, and returns the actions to carry out.
 
-    Times, also those in notices, are seconds on one clock that never goes back.
+    Times, also those in notices, are seconds on one clock that never goes back. While ``held`` is true, events are only
+    noted, and the next ``tick`` decides what follows from all of them: that takes the time of one event.
     """
 
     def __init__(
@@ -54,9 +57,12 @@ class Membership:
         max_restarts: int = 3,
         on_failure: OnFailure = "restart",
         patience: Patience | None = None,
+        places: Places | None = None,
     ) -> None:
         self.sizes = self._run_sizes = sizes  # what the job can be laid out on; what the user allows
-        self.target, self._surplus_reason = sizes.require(target), _UNNEEDED
+        self.wanted, self._surplus_reason = sizes.require(target), _UNNEEDED
+        self.places = Places() if places is None else places
+        self.held = False
         self.max_restarts = max_restarts
         self.on_failure: OnFailure = on_failure
         self.patience = patience or Patience()
@@ -71,9 +77,15 @@ class Membership:
         self._repeats = False  # whether the last worker ended by the error of an earlier incident
         self._incident = 0  # workers named up to here belong to the last incident
         self._futile = 0  # generations in a row that could not be formed, though nobody died
-        self._start = StartPause()
+        self._recent: list[Generation] = []  # those that a worker may still be in
+        self._unformed: set[int] = set()  # members that have not formed the newest generation yet
         self.refusal = ""  # why the last resize was taken back
         self._grown_from: int | None = None  # the number of workers before a resize that is not complete yet
+
+    @property
+    def target(self) -> int:
+        """The number of workers to reach: what is wanted, as far as there is room."""
+        return self.sizes.nearest_below(min(self.wanted, self.places.room))
 
     def begin(self, now: float) -> list[Action]:
         """Start the first workers."""
@@ -82,26 +94,30 @@ class Membership:
 
     def ready(self, member: int, now: float) -> list[Action]:
         """A worker has built everything and waits to join."""
-        worker = self._hear(member, now)
+        worker = _hear(self.workers, member, now)
         if worker is not None and worker.phase == "starting":
             worker.phase, worker.ready_at = "ready", now
-            self._start.succeeded()
+            if worker.node in self.places.nodes:
+                self.places.nodes[worker.node].pause.succeeded()
         return self._decide(now)
 
     def joined(self, member: int, number: int, now: float) -> list[Action]:
         """A worker has begun to form a generation."""
-        worker = self._hear(member, now)
+        worker = _hear(self.workers, member, now)
         if worker is not None:
             worker.joined = max(worker.joined, number)
         return []
 
     def formed(self, member: int, number: int, now: float) -> list[Action]:
         """A worker has formed a generation and trains in it."""
-        worker = self._hear(member, now)
+        worker = _hear(self.workers, member, now)
         if worker is not None:
             worker.joined = worker.formed = max(worker.formed, number)
             worker.moved_at = now
-        if number == self.generation.number and is_formed(self.workers, self.generation):
+        if number == self.generation.number and member in self._unformed:
+            self._unformed.discard(member)
+            if self._unformed or not is_formed(self.workers, self.generation):
+                return []
             self._incident = self._futile = 0
             self._grown_from = self._grown_from if len(self.generation.members) < self.target else None
             return [Log(f"generation {number}: {len(self.generation.members)} workers"), *self._decide(now)]
@@ -109,7 +125,7 @@ class Membership:
 
     def left(self, member: int, number: int, now: float, *, why: str = "") -> list[Action]:
         """A worker's group of that generation is gone: a peer was lost, or (with ``why``) it could not be formed."""
-        worker = self._hear(member, now)
+        worker = _hear(self.workers, member, now)
         if worker is not None and number > worker.left:
             worker.left, worker.left_at = number, now
         logs = [Log(f"worker {member} could not form generation {number}: {why}")] if why else []
@@ -117,7 +133,7 @@ class Membership:
 
     def beat(self, member: int, progress: int, now: float, activity: Activity | None = None) -> list[Action]:
         """A sign of life, with the worker's count of signs of progress and what its main thread does."""
-        worker = self._hear(member, now)
+        worker = _hear(self.workers, member, now)
         if worker is None:
             return []
         if progress != worker.progress:
@@ -132,15 +148,22 @@ class Membership:
 
         Workers that are too many then are sent home by the next tick, because their processes may not exist yet.
         """
-        self.workers.pop(member, None)
+        worker = self.workers.pop(member, None)
+        node = None if worker is None else self.places.nodes.get(worker.node)
+        if worker is None or node is None:
+            return self._decide(now) if self.end.begun else []
+        self.places.free(worker.node, worker.slot)
         present = [worker for worker in self.workers.values() if worker.phase != "dismissed"]
         if self.end.begun or len(present) >= self.target:
             return self._decide(now) if self.end.begun else []
-        if not self.generation.number and not self.workers:
+        alone = len(self.places.nodes) == 1
+        if not self.generation.number and not self.workers and alone:
             return self.abort(f"no worker can be started ({why})", 2, now)
-        for_s, start_s = self._start.failed(now), self.patience.start_s
+        for_s, start_s = node.pause.failed(now), self.patience.start_s
+        if not self.places.endless:
+            return [Log(f"no worker can be started on {node.name} ({why}): it is tried again, and the others go on")]
         if self._grown_from is not None:
-            wanted, self.target, self._grown_from = self.target, self._grown_from, None
+            wanted, self.wanted, self._grown_from = self.target, self._grown_from, None
             self.refusal = f"a worker could not be started ({why})"
             return [Log(f"{self.refusal}: the run stays at {self.target} workers instead of {wanted}")]
         if for_s > start_s and self.sizes.floor(len(present)) is None:
@@ -153,7 +176,7 @@ class Membership:
 
         ``alone`` says that it has left the loop while others were still in it, so they cannot go on.
         """
-        worker = self._hear(member, now)
+        worker = _hear(self.workers, member, now)
         if worker is None:
             return []
         worker.leaving, worker.deadline = True, min(worker.deadline, now + self.patience.grace_s)
@@ -164,15 +187,15 @@ class Membership:
 
     def restrict(self, sizes: Iterable[int], now: float, *, why: str) -> list[Action]:
         """The job can be laid out on these numbers of workers only, because of the bounds in ``why``."""
+        before = self.target
         try:
             self.sizes = self._run_sizes.only(sizes)
         except ConfigError as error:
             return self.abort(f"{error} The job was made with {why}.", 2, now)
-        if self.target not in self.sizes.allowed:
-            self._surplus_reason = (
-                f"the job's batch ({why}) can be laid out on {self.sizes} workers only, not {self.target}"
-            )
-        self.target = self.sizes.nearest_below(self.target)
+        if before not in self.sizes.allowed:
+            self._surplus_reason = f"the job's batch ({why}) can be laid out on {self.sizes} workers only, not {before}"
+        if self.places.endless:
+            self.wanted = self.sizes.nearest_below(before)
         return self._decide(now)
 
     def resize(self, workers: int, now: float, *, kill: bool = False) -> list[Action]:
@@ -187,10 +210,11 @@ class Membership:
                 f"workers is {workers}; expected {self.sizes}, on which the job's batch can be laid out. Ask for one "
                 f"of those, or start the job with a larger batch or a smaller lower bound on micro-batches."
             )
-        before, self.target, self._surplus_reason = self.target, self.sizes.require(workers), _UNNEEDED
+        before, self.wanted, self._surplus_reason = self.target, self.sizes.require(workers), _UNNEEDED
         if self.target > before:
             self._grown_from = before if self._grown_from is None else min(before, self._grown_from)
-            self._start.at = now
+            for node in self.places.nodes.values():
+                node.pause.at = now
         else:
             self._grown_from = None
         actions: list[Action] = []
@@ -198,6 +222,21 @@ class Membership:
             for worker in ranked(self.workers, self.generation)[self.target :]:
                 worker.phase = "dismissed"
                 actions += worker.kill("taken away without notice")
+        return [*actions, *self._decide(now)]
+
+    def fit(self, now: float) -> list[Action]:
+        """The places have changed: workers of lost machines are gone, those of leaving ones go, the target follows."""
+        nodes, actions = self.places.nodes, []
+        lost = [worker for worker in self.workers.values() if worker.node not in nodes]
+        for worker in lost:
+            if self.end.begun:
+                actions += self.exited(worker.member, -9, now)
+            else:
+                del self.workers[worker.member]
+        leaving = [node for node in nodes.values() if node.leaving]
+        used = {worker.node for worker in self.workers.values()} if leaving else set()
+        if self.sizes.floor(self.places.room) is None and any(node.number in used for node in leaving):
+            actions += self.stop(f"{leaving[-1].leaving} to {leaving[-1].name}, and what is left is too little", now)
         return [*actions, *self._decide(now)]
 
     def asked_to_leave(self, member: int, source: str, now: float) -> list[Action]:
@@ -208,7 +247,8 @@ class Membership:
         rest = self.sizes.floor(len(ranked(self.workers, self.generation)) - 1)
         if rest is None:
             return self.stop(f"{source} to worker {member}", now)
-        self.target = min(self.target, rest)
+        if not self.places.withdraw(worker.node, worker.slot):
+            self.wanted = min(self.target, rest)
         notice = worker.dismiss(now, grace_s=self.patience.grace_s)
         return [Log(f"worker {member} was asked to leave ({source})"), *notice, *self._decide(now)]
 
@@ -239,6 +279,7 @@ class Membership:
         worker = self.workers.pop(member, None)
         if worker is None:
             return []
+        self.places.free(worker.node, worker.slot)
         actions: list[Action] = []
         end, newest = self.end, self.generation
         end.saved |= code == EXIT_RESUME
@@ -261,20 +302,13 @@ class Membership:
                 worker.heard_at = max(worker.heard_at, now)
                 worker.moved_at = min(now, worker.moved_at + now - self._ticked_at)
         self._ticked_at = now
-        facts = {"announced_at": self._announced_at, "patience": self.patience, "now": now}
-        facts["stopping"] = self.end.stopping
+        around = Moment.of(self.workers, self.generation, announced_at=self._announced_at, stopping=self.end.stopping)
         actions: list[Action] = []
         for worker in self.workers.values():
-            reason = overdue(worker, self.workers, self.generation, **facts)
+            reason = overdue(worker, around, patience=self.patience, now=now)
             if reason:
                 actions += worker.kill(reason)
         return [*actions, *self._decide(now)]
-
-    def _hear(self, member: int, now: float) -> Worker | None:
-        worker = self.workers.get(member)
-        if worker is not None:
-            worker.heard_at = now
-        return worker
 
     def _fault(self, worker: Worker, code: int, now: float, error: str) -> list[Action]:
         """A worker was lost: it is replaced, the others go on without it, or the run ends."""
@@ -302,14 +336,15 @@ class Membership:
             if repeated:
                 why = f"the script's error came again before a worker's first step: {last}"
             return [*logs, *self.abort(f"{alive} workers are too few and {why}", failure_status(code), now)]
-        self.target = min(self.target, rest)
+        if not self.places.withdraw(worker.node, worker.slot):
+            self.wanted = min(self.target, rest)
         logs += [Log(f"the same error came twice before a worker's first step: {last}")] * repeated
         return [*logs, Log(f"going on with {self.target} workers")]
 
     def _decide(self, now: float) -> list[Action]:
         """What follows from the present state, whatever the event was."""
         end, newest = self.end, self.generation
-        if self.over:
+        if self.over or self.held:
             return []
         if not self.workers and end.begun:
             self.over = True
@@ -335,23 +370,30 @@ class Membership:
         return [*actions, *self._announce(now)]
 
     def _reach_target(self, now: float) -> list[Action]:
-        """Start the workers that are missing; give notice to those that are too many."""
+        """Start the workers that are missing; give notice to those that are too many or whose machine is leaving."""
         actions: list[Action] = []
-        present = [worker for worker in self.workers.values() if worker.phase != "dismissed"]
-        while len(present) < self.target and now >= self._start.at:
+        nodes, target = self.places.nodes, self.target
+        placed = [worker for worker in self.workers.values() if worker.phase != "dismissed"]
+        present = [worker for worker in placed if not nodes[worker.node].leaving]
+        while len(present) < target and (place := self.places.take(now=now)) is not None:
             self._last_name += 1
-            slot = min(set(range(len(self.workers) + 1)) - {worker.slot for worker in self.workers.values()})
-            worker = Worker(member=self._last_name, slot=slot, started_at=now, heard_at=now, moved_at=now)
+            facts = {"node": place[0], "slot": place[1], "started_at": now, "heard_at": now, "moved_at": now}
+            worker = Worker(member=self._last_name, **facts)
             self.workers[worker.member] = worker
             present.append(worker)
-            actions.append(Start(worker.member, slot))
-        starting = [worker for worker in reversed(present) if worker.phase == "starting"]
-        surplus = [*starting, *reversed(ranked(self.workers, self.generation))][: len(present) - self.target]
-        grace_s = self.patience.grace_s
+            actions.append(Start(worker.member, worker.slot, worker.node))
+        surplus = [worker for worker in placed if nodes[worker.node].leaving]
+        if len(present) > target:
+            starting = [worker for worker in reversed(present) if worker.phase == "starting"]
+            ready = [worker for worker in ranked(self.workers, self.generation) if not nodes[worker.node].leaving]
+            surplus += [*starting, *reversed(ready)][: len(present) - target]
+        members, grace_s = set(self.generation.members) if surplus else set(), self.patience.grace_s
+        may_leave = is_formed(self.workers, self.generation) or not is_whole(self.workers, self.generation)
         for worker in surplus:
-            if worker.member not in self.generation.members:
-                actions += worker.release(self._surplus_reason, deadline=self._ticked_at + grace_s)
-            elif is_formed(self.workers, self.generation) or not is_whole(self.workers, self.generation):
+            if worker.member not in members:
+                reason = nodes[worker.node].leaving or self._surplus_reason
+                actions += worker.release(reason, deadline=self._ticked_at + grace_s)
+            elif may_leave and worker.phase == "ready":
                 actions += worker.dismiss(now, grace_s=grace_s)
         return actions
 
@@ -374,12 +416,26 @@ class Membership:
             text = f"the workers live, but {_MOST_FUTILE} times they could not connect to one another: see their logs"
             return self.abort(text, 1, now)
         workers = sorted(self.workers.values(), key=lambda worker: worker.member)
+        alive = tuple(worker.member for worker in workers if not worker.killed)
+        oldest, living = min((w.formed for w in workers if w.formed), default=math.inf), set(alive)
+        self._recent = [each for each in self._recent if each.number >= oldest]
         self.generation = Generation(
             number=self.generation.number + 1,
             members=proposal.members,
             dismissed=tuple(worker.member for worker in workers if worker.phase == "dismissed"),
-            alive=tuple(worker.member for worker in workers if not worker.killed),
+            alive=alive,
+            broken=tuple(each.number for each in self._recent if not living.issuperset(each.members)),
+            nodes=len({self.workers[member].node for member in proposal.members}),
             interim=proposal.interim,
         )
+        self._recent.append(self.generation)
+        self._unformed = set(proposal.members)
         self._announced_at = now
         return [Announce(self.generation)]
+
+
+def _hear(workers: Mapping[int, Worker], member: int, now: float) -> Worker | None:
+    worker = workers.get(member)
+    if worker is not None:
+        worker.heard_at = now
+    return worker

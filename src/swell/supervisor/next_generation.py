@@ -53,7 +53,8 @@ def propose(
     """The generation to announce now; None while the newest one holds, or while too few workers are ready."""
     candidates = ranked(workers, newest)
     last_formed = max((worker.formed for worker in candidates), default=0)
-    present = [worker for worker in candidates if worker.member in newest.members]
+    in_newest = set(newest.members)
+    present = [worker for worker in candidates if worker.member in in_newest]
     survivors = [worker for worker in present if worker.formed == last_formed > 0]
     given_up_at = min((worker.left_at for worker in present if worker.left == newest.number), default=math.inf)
     given_up, whole = given_up_at < math.inf, is_whole(workers, newest)
@@ -80,6 +81,6 @@ def propose(
     elif given_up:
         due = futile = now - given_up_at >= settle_s
     else:
-        waiting_since = min((w.ready_at for w in candidates if w.member not in newest.members), default=now)
+        waiting_since = min((w.ready_at for w in candidates if w.member not in in_newest), default=now)
         due = changes and (not starting or now - waiting_since >= linger_s)
     return Proposal(members, interim, futile) if due else None

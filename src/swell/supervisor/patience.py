@@ -24,17 +24,30 @@ class Patience:
     grace_s: float = 60.0  # from a notice to the kill
 
 
-def overdue(
-    worker: Worker,
-    workers: Mapping[int, Worker],
-    newest: Generation,
-    *,
-    announced_at: float,
-    stopping: Notice | None,
-    patience: Patience,
-    now: float,
-) -> str:
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is true of all workers now, so that looking at each of them takes no look at the others."""
+
+    newest: Generation
+    members: frozenset[int]
+    formed: bool  # whether all members have formed the newest generation
+    waiting: int  # how many members wait for others
+    announced_at: float
+    stopping: Notice | None
+
+    @classmethod
+    def of(
+        cls, workers: Mapping[int, Worker], newest: Generation, *, announced_at: float, stopping: Notice | None
+    ) -> Moment:
+        """As they are now."""
+        waiting = sum(member in workers and workers[member].activity.waiting for member in newest.members)
+        members, formed = frozenset(newest.members), is_formed(workers, newest)
+        return cls(newest, members, formed, waiting, announced_at, stopping)
+
+
+def overdue(worker: Worker, around: Moment, *, patience: Patience, now: float) -> str:
     """Why a worker must be killed now; empty where it is in time."""
+    newest = around.newest
     if now > worker.deadline:
         return "did not go before its deadline"
     if worker.leaving:
@@ -44,14 +57,13 @@ def overdue(
         return f"was not ready within {patience.start_s:g} s" if late else ""
     if now - worker.heard_at > patience.hang_s:
         return f"gave no sign of life for {patience.hang_s:g} s"
-    if worker.member not in newest.members or worker.phase != "ready":
+    if worker.member not in around.members or worker.phase != "ready":
         return ""
-    others = [workers[member] for member in newest.members if member in workers and member != worker.member]
-    awaited = any(other.activity.waiting for other in others)
-    if stopping is not None and awaited:
-        return _holds_up(worker, stopping, now=now)
-    if is_formed(workers, newest) or worker.joined < newest.number:
-        since = worker.moved_at if worker.joined == newest.number else max(announced_at, worker.moved_at)
+    awaited = around.waiting > worker.activity.waiting  # by another member
+    if around.stopping is not None and awaited:
+        return _holds_up(worker, around.stopping, now=now)
+    if around.formed or worker.joined < newest.number:
+        since = worker.moved_at if worker.joined == newest.number else max(around.announced_at, worker.moved_at)
         limit_s = stall_limit(worker.activity, awaited=awaited, stall_s=patience.stall_s)
         if now - since > limit_s:
             facts = {"for_s": now - since, "limit_s": limit_s, "stall_s": patience.stall_s}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,22 +10,28 @@ from typing import Any
 from swell.errors import ConfigError
 from swell.supervisor.actions import Action
 from swell.supervisor.membership import Membership
-from swell.supervisor.status import run_status
-from swell.supervisor.worker_process import WorkerProcess
+from swell.supervisor.status import RunningWorker, run_status
 
 Do = Callable[[Sequence[Action]], None]
+Order = Callable[[int, Mapping[str, Any]], None]
 
 
 def carry_out(
-    request: Mapping[str, Any], members: Membership, processes: Mapping[int, WorkerProcess], *, do: Do, now: float
+    request: Mapping[str, Any],
+    members: Membership,
+    running: Mapping[int, RunningWorker],
+    *,
+    do: Do,
+    order: Order,
+    now: float,
 ) -> dict[str, Any]:
     """The reply to a request; an unknown word or a wrong argument is a ``ConfigError``.
 
-    ``do`` carries out what the membership decides.
+    ``do`` carries out what the membership decides, ``order`` sends an order to a machine.
     """
     word = request["say"]
     if word == "status":
-        return run_status(members, processes, now)
+        return run_status(members, running, now)
     if word == "resize":
         return _resize(request, members, do=do, now=now)
     if word == "stop":
@@ -34,7 +41,7 @@ def carry_out(
         do(members.stop("swell stop", now, grace_s=grace_s))
         return {"stopping": True}
     if word == "chaos":
-        return _send_signal(request, members, processes)
+        return _send_signal(request, members, running, order)
     raise ConfigError(f"the command is {word!r}; expected status, resize, stop or chaos.")
 
 
@@ -49,23 +56,24 @@ def _resize(request: Mapping[str, Any], members: Membership, *, do: Do, now: flo
             f"workers is {workers}; expected a number that this machine can start: {members.refusal}. The run goes on "
             f"with {members.target}; ask again when there is room for more."
         )
-    return {"target": members.target}
+    room = members.places.room
+    return {"target": members.target, "wanted": members.wanted, "room": None if room == math.inf else room}
 
 
 def _send_signal(
-    request: Mapping[str, Any], members: Membership, processes: Mapping[int, WorkerProcess]
+    request: Mapping[str, Any], members: Membership, running: Mapping[int, RunningWorker], order: Order
 ) -> dict[str, Any]:
     """Send a signal to a worker, by rank or by member."""
     name, member, rank = request.get("signal", "SIGKILL"), request.get("member"), request.get("rank")
     ranks = members.generation.members
     if member is None and isinstance(rank, int) and 0 <= rank < len(ranks):
         member = ranks[rank]
-    known = isinstance(member, int) and member in processes
+    known = isinstance(member, int) and member in running
     if not (known and isinstance(name, str) and name.startswith("SIG") and hasattr(signal, name)):
         raise ConfigError(
             f"the request is to send {name!r} to rank {rank} or member {member}; expected the name of a signal "
-            f"and a rank from 0 to {len(ranks) - 1} or a member of {sorted(processes)}."
+            f"and a rank from 0 to {len(ranks) - 1} or a member of {sorted(running)}."
         )
-    process = processes[member]  # pyright: ignore[reportArgumentType]
-    process.send_signal(getattr(signal, name))
-    return {"member": member, "pid": process.pid}
+    worker = running[member]  # pyright: ignore[reportArgumentType]
+    order(worker.node, {"say": "signal", "member": member, "signal": name})
+    return {"member": member, "pid": worker.pid}

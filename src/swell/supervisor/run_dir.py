@@ -31,6 +31,8 @@ class RunDir:
         self.control = self.path / "control"
         self.logs = self.path / "logs"
         self.lock_file = self.control / "lock"  # locked by the supervisor while it lives
+        self.token_file = self.control / "token"  # of a run on several machines
+        self._listens_at = self.control / "listens_at"  # where its supervisor can be reached from other machines
         self._record = self.control / "run.json"  # how the run was started
         self._supervised_in = self.control / "supervised_in"  # the folder that its supervisor uses, if it is another
         self._saved_in = self.control / "saved_in"  # the folder that its job uses, if it is another
@@ -61,8 +63,9 @@ class RunDir:
             try:
                 yield private
             finally:
-                with contextlib.suppress(OSError):
-                    (self.control / "address").unlink()
+                for left_over in (self.control / "address", self._listens_at):
+                    with contextlib.suppress(OSError):
+                        left_over.unlink()
                 private.close()
         finally:
             os.close(lock)
@@ -70,6 +73,19 @@ class RunDir:
     def write_address(self, socket: Path) -> None:
         """Write down for clients where the control socket is."""
         _write_private(self.control / "address", str(socket))
+
+    def write_listening(self, address: str) -> None:
+        """Write down for other machines that see this folder where the supervisor can be reached."""
+        _write_private(self._listens_at, address)
+
+    def listening(self) -> str | None:
+        """Where the supervisor can be reached from other machines; None if it does not listen."""
+        if (elsewhere := _named_in(self._supervised_in)) is not None and not self._record.exists():
+            return RunDir(elsewhere).listening()
+        try:
+            return read_regular(self._listens_at, limit=_LONGEST_PATH).decode()
+        except (OSError, UnicodeDecodeError):
+            return None
 
     def connect(self, job_folder: Path) -> None:
         """Let commands find the run by the job's folder too: both folders name each other."""

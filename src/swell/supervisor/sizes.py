@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from swell.errors import ConfigError
@@ -24,16 +25,16 @@ class WorldSizes:
     def largest(self) -> int:
         return self.allowed[-1]
 
-    def floor(self, workers: int) -> int | None:
+    def floor(self, workers: float) -> int | None:
         """The largest allowed number up to ``workers``; None if every allowed number is larger.
 
         >>> parse_sizes("2,4,8").floor(7)
         4
         """
-        fitting = [size for size in self.allowed if size <= workers]
-        return fitting[-1] if fitting else None
+        fitting = bisect_right(self.allowed, workers)
+        return self.allowed[fitting - 1] if fitting else None
 
-    def nearest_below(self, workers: int) -> int:
+    def nearest_below(self, workers: float) -> int:
         """``floor``, or the smallest allowed number if there is none."""
         return self.floor(workers) or self.smallest
 
@@ -46,7 +47,7 @@ class WorldSizes:
     def only(self, sizes: Iterable[int]) -> WorldSizes:
         """The allowed numbers that are also in ``sizes``; a ``ConfigError`` if there is none."""
         possible = tuple(sorted(set(sizes)))
-        both = tuple(size for size in self.allowed if size in possible)
+        both = tuple(sorted(set(self.allowed).intersection(possible)))
         if not both:
             raise ConfigError(
                 f"the run allows {self} workers; expected one of {WorldSizes(possible) if possible else 'none'}, on "
@@ -81,3 +82,27 @@ def parse_sizes(text: str) -> WorldSizes:
             )
         sizes.update(range(low, high + 1, step))
     return WorldSizes(tuple(sorted(sizes)))
+
+
+def to_runs(sizes: Iterable[int]) -> list[list[int]]:
+    """Numbers as runs of neighbours, which are few however many numbers there are.
+
+    >>> to_runs([1, 2, 3, 4, 8])
+    [[1, 4], [8, 8]]
+    """
+    runs: list[list[int]] = []
+    for size in sorted(set(sizes)):
+        if runs and runs[-1][1] == size - 1:
+            runs[-1][1] = size
+        else:
+            runs.append([size, size])
+    return runs
+
+
+def from_runs(runs: Iterable[Sequence[int]]) -> list[int]:
+    """The numbers of ``to_runs``.
+
+    >>> from_runs([[1, 4], [8, 8]])
+    [1, 2, 3, 4, 8]
+    """
+    return [size for low, high in runs for size in range(low, min(high, _MOST) + 1)]

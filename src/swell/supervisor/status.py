@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from swell.supervisor.membership import Membership
 from swell.supervisor.next_generation import is_formed
-from swell.supervisor.worker_process import WorkerProcess
 
 
-def run_status(members: Membership, processes: Mapping[int, WorkerProcess], now: float) -> dict[str, Any]:
-    """The state of a run and of each of its workers."""
-    newest = members.generation
+@dataclass(frozen=True, slots=True)
+class RunningWorker:
+    """A worker process as the supervisor reaches it."""
+
+    member: int
+    node: int
+    pid: int | None = None  # on its machine; None until it was started there
+    log: str = ""
+
+
+def run_status(members: Membership, running: Mapping[int, RunningWorker], now: float) -> dict[str, Any]:
+    """The state of a run, of its machines and of each of its workers."""
+    newest, places = members.generation, members.places
+    ranks = {member: rank for rank, member in enumerate(newest.members)}
     return {
         "state": _state(members),
         "target": members.target,
+        "wanted": members.wanted,
+        "machines": [
+            {
+                "machine": node.number,
+                "name": node.name,
+                "slots": None if node.slots == math.inf else int(node.slots),
+                "leaving": node.leaving,
+            }
+            for node in places.nodes.values()
+        ],
         "allowed": list(members.sizes.allowed),
         "generation": newest.number,
         "members": list(newest.members),
@@ -24,16 +46,17 @@ def run_status(members: Membership, processes: Mapping[int, WorkerProcess], now:
         "workers": [
             {
                 "member": worker.member,
-                "rank": newest.members.index(worker.member) if worker.member in newest.members else None,
-                "pid": processes[worker.member].pid,
+                "rank": ranks.get(worker.member),
+                "pid": running[worker.member].pid,
+                "machine": worker.node,
                 "slot": worker.slot,
                 "phase": worker.phase,
                 "steps": worker.activity.steps,
                 "silent_s": round(now - worker.heard_at, 3),
-                "log": str(processes[worker.member].log),
+                "log": running[worker.member].log,
             }
             for worker in members.workers.values()
-            if worker.member in processes
+            if worker.member in running
         ],
     }
 

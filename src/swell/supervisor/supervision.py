@@ -9,5 +9,11 @@ from dataclasses import dataclass
 class Supervision:
     """One start of a supervisor; its workers may follow one another as writers of a run while it lives."""
 
-    identity: str  # of the supervisor's process
+    identity: str  # of the supervisor's process, which may be on another machine
     lock: str  # the file that it keeps locked
+    keeper: str = ""  # the identity of the process on this machine that acts for it; empty where that is itself
+
+    @property
+    def local(self) -> str:
+        """The identity of a process of this machine that lives only while the supervisor does, or a little longer."""
+        return self.keeper or self.identity

@@ -17,6 +17,7 @@ class Worker:
 
     member: int
     slot: int
+    node: int = 0  # the number of its machine
     started_at: float
     heard_at: float  # when its last message came
     moved_at: float  # when its progress last changed
