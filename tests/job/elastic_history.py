@@ -165,7 +165,7 @@ def evaluate(job: swell.Job) -> None:
 
 def direct(place: Path, life: int, job: swell.Job, resizes: list[tuple[int, int]], stop: int | None) -> None:
     """Play the owner of the run: ask for each change once, when its step has come."""
-    wishes: list[tuple[str, int, dict[str, int]]] = [("resize", at, {"workers": workers}) for at, workers in resizes]
+    wishes: list[tuple[str, int, dict[str, Any]]] = [("resize", at, {"workers": workers}) for at, workers in resizes]
     wishes += [] if stop is None else [("stop", stop, {})]
     for word, at, facts in wishes:
         if job.steps >= at and job.is_main and claimed(place / f"asked-{life}-{word}-{at}"):

@@ -123,6 +123,11 @@ def test_a_killed_process_loses_no_line_but_the_steps_that_are_held(tmp_path):
     assert found in [[1, 2, 3, *map(str, range(20)), 4, 5, 6, *more] for more in held]
 
 
+def test_a_log_that_is_written_at_once_holds_no_step(tmp_path):
+    code = "log = EventLog(sys.argv[1], at_once=True)\nstep(1, 4)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    assert run(code, tmp_path / LOG_NAME) == (-signal.SIGKILL, [1, 2, 3])
+
+
 def test_steps_are_in_the_file_soon_though_nothing_else_happens(tmp_path):
     log, path = EventLog(tmp_path / LOG_NAME, small=True), tmp_path / LOG_NAME
     give_up_at, written = time.monotonic() + 30, 0

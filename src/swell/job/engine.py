@@ -254,9 +254,9 @@ def sinks_of(
 
     def opened() -> Fanout:
         if lock is None:
-            more = () if events is None else (EventLog(events),)
+            more = () if events is None else (EventLog(events, at_once=True),)
             return open_sinks(None, progress=progress, extra=(*extra, *more))
-        more = () if events is None else (EventLog(events, may_write=lock.may_write_elsewhere),)
+        more = () if events is None else (EventLog(events, at_once=True, may_write=lock.may_write_elsewhere),)
         return open_sinks(lock.folder, progress=progress, extra=(*extra, *more), may_write=lock.may_write)
 
     return opened

@@ -32,7 +32,8 @@ class EventLog:
     would cost a step of a few milliseconds some percent. Every other event is written at once, after the steps before
     it. So the lines are in the order of the events, and a process that is killed loses at most the steps of its last
     quarter of a second. ``flush`` writes what is held; ``close`` and the end of the interpreter do too, after an error
-    as well. A process that is forked from this one begins with nothing held.
+    as well. A process that is forked from this one begins with nothing held. With ``at_once`` steps are not held: who
+    strikes a run must know every step that it had committed.
 
     What the disk refuses costs one warning, not the run: see ``LogFile``. ``may_write`` is asked when lines are
     written: where it is False another process writes the log now, and the events of this one are dropped. A link, a
@@ -50,9 +51,14 @@ class EventLog:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, small: bool = False, may_write: Callable[[], bool] = lambda: True
+        self,
+        path: str | os.PathLike[str],
+        *,
+        small: bool = False,
+        at_once: bool = False,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.path = Path(path)
+        self.path, self._at_once = Path(path), at_once
         self._file = LogFile(self.path, parts=small, may_write=may_write)
         self._steps = StepWriter() if small else None
         self._decisions = DecisionBudget() if small else None
@@ -61,6 +67,10 @@ class EventLog:
     def emit(self, event: Event) -> None:
         if os.getpid() != self._process:
             self._begin()
+        if isinstance(event, Stepped) and self._at_once:
+            self._held.append(event)
+            self.flush()
+            return
         if isinstance(event, Stepped):
             self._held.append(event)  # without the lock: training must not wait for a slow disk
             if self._stop is None:
