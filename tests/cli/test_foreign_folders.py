@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -77,8 +78,13 @@ def test_another_user_cannot_resume_control_or_watch_a_run(tmp_path: Path, capfd
         for command in ("resume", "stop", "status"):
             pid = os.fork()
             if pid == 0:
-                os.setuid(NOBODY)
-                os._exit(main([command, str(run.run_dir)]))
+                try:
+                    os.setuid(NOBODY)
+                    os._exit(main([command, str(run.run_dir)]))
+                except BaseException:
+                    traceback.print_exc()
+                finally:  # never back into the tests
+                    os._exit(99)
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
         assert capfd.readouterr().err.count("\n") == 3, "one line each"
         assert run.status()["state"] == "training"

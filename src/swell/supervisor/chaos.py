@@ -41,6 +41,7 @@ KINDS = (*STRIKES, *OF_THE_RUN, *SURROUNDINGS)
 _HOLD_S = 3.0  # how long a disk stays full, a network bad or a terminal unread
 _STORM, _STORM_S = 8, 0.05  # resizes in a storm, and the time between two
 _GIVE_UP_S = 120.0  # for a second writer or a stale worker to end
+_ANSWER_S = 2.0  # within which the supervisor knows what the last strike did
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +141,7 @@ class Chaos:
     def _stop(self) -> None:
         """Ask the run to stop, once what lasts is over; a supervisor that was killed must be there again first."""
         self._end_lasting()
+        self._over.wait(_ANSWER_S)  # a worker that was struck just now has not ended yet
         self._wait_for_training()
         while not self.stopped and not self._over.wait(0.1):
             self.stopped = self._ask("stop") is not None
@@ -163,7 +165,7 @@ class Chaos:
         elif kind == "resize":
             others = [workers for workers in status["allowed"] if workers != status["target"]]
             if others and self._ask("resize", workers=self._random.choice(others)) is not None:
-                self._count(kind)
+                self._count(kind, workers=max(status["allowed"]) - 1)
         elif kind == "storm":
             self._last("storm", kind, lambda: self._storm(status["allowed"]))
         elif kind == "writer":
@@ -249,7 +251,8 @@ class Chaos:
         for _ in range(_STORM):
             if self._over.wait(_STORM_S):
                 return
-            self._ask("resize", workers=random.choice(allowed))
+            if self._ask("resize", workers=random.choice(allowed)) is not None:
+                self.struck_at += [time.time()] * (max(allowed) - 1)  # those who are sent away may be the last to know
 
     def _write_too(self) -> None:
         """Start the script a second time; it must be refused."""

@@ -164,7 +164,7 @@ def ask(
 def _connect(run: str | Path, *, timeout_s: float, token_file: str | None) -> socket.socket:
     """A connection to a run's supervisor: over the socket in its folder, or over the network."""
     folder = Path(run)
-    if not folder.exists() and is_address(str(run)):
+    if not os.path.exists(folder) and is_address(str(run)):
         return _connect_to(str(run), find_token(token_file), timeout_s=timeout_s)
     elsewhere = RunDir(folder).listening()
     try:

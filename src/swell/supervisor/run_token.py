@@ -31,7 +31,7 @@ def find_token(file: str | None = None, *, run_dir: Path | None = None) -> bytes
         return token
     if named:
         return read_run_key(Path(named))
-    if run_dir is not None and RunDir(run_dir).token_file.exists():
+    if run_dir is not None and os.path.exists(RunDir(run_dir).token_file):
         return read_run_key(RunDir(run_dir).token_file)
     raise ConfigError(
         f"the token of the run is missing; expected it in {VARIABLE} or in a file named by --token-file. The run keeps "
