@@ -81,7 +81,7 @@ def test_steps_that_nobody_has_any_more_are_done_again_from_where_there_is_somet
 def test_a_script_struck_now_and_then_is_stopped_when_its_time_is_over(tmp_path: Path) -> None:
     strikes = ("--mtbf", "1.5", "--kinds", "kill,term", "--duration", "9", "--max-faults", "4")
     status, report = chaos(tmp_path, "--workers", "1:3", "--start", "2", *strikes, epochs=10_000)
-    assert (status, report["status"]) == (0, 143)
+    assert (status, report["status"]) == (3 if report["rewound"] else 0, 143)  # all workers may be struck at once
     assert 1 <= sum(report["faults"].values()) <= 4
     assert report["steps"] > 0 and (report["lost"], report["repeated"]) == (0, 0)
 
