@@ -121,7 +121,7 @@ class Gradients:
 class PathLearner:
     """Learns nothing but its path: for each update its samples, its batch and its factors."""
 
-    schedule, model = None, torch.nn.Module()
+    schedule, scaler, model = None, None, torch.nn.Module()
     sharded = wants_preconditioned = False
     description = "a path"
 
