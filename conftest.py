@@ -23,3 +23,6 @@ if importlib.util.find_spec("accelerate") is None:
     collect_ignore_glob += [
         f"src/swell/integrations/accelerate/{name}.py" for name in ("accelerator", "gathering", "one_process")
     ]
+NEED_LIGHTNING = "callback_states fabric loops passes refusals replica strategy trainer"
+if importlib.util.find_spec("lightning") is None:
+    collect_ignore_glob += [f"src/swell/integrations/lightning/{name}.py" for name in NEED_LIGHTNING.split()]

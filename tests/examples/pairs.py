@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/train_torch.py"))
 
@@ -60,10 +62,11 @@ def run_script(
     ``adapt`` may change the names of the script before.
     """
     os.chdir(folder)
-    os.environ.pop("SWELL_DATA", None)
     sys.modules["torchvision"] = None  # type: ignore[assignment]  # nothing is downloaded in tests
     sys.argv = [script, *arguments]
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+    with pytest.MonkeyPatch.context() as patch, quiet[0], quiet[1]:
+        patch.delenv("SWELL_DATA", raising=False)
         main = runpy.run_path(str(EXAMPLES / name / script))["main"]
         if adapt is not None:
             adapt(main.__globals__)

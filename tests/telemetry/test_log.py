@@ -91,6 +91,7 @@ import os, signal, sys, time
 from swell.core.events import Stepped, Warned
 from swell.telemetry import EventLog
 from tests.telemetry.runs import stepped
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 log = EventLog(sys.argv[1], small=True)
 def step(first, last):
     for number in range(first, last): log.emit(stepped(time=number / 10, step=number, samples=64 * number))

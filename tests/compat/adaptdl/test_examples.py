@@ -24,7 +24,6 @@ SMALL = ["--num-workers", "0", "--test-batch-size", "64", "--log-interval", "1"]
 
 def run_script(name: str, arguments: list[str], stop_after: int | None = None) -> tuple[int | None, str]:
     """A script's exit code and output; rank 0 is asked to stop after ``stop_after`` optimizer steps."""
-    os.environ.pop("SWELL_DATA", None)  # the digits that come with swell are small
     steps, output, code = 0, io.StringIO(), None
 
     def count(*_: Any) -> None:
@@ -36,7 +35,8 @@ def run_script(name: str, arguments: list[str], stop_after: int | None = None) -
     hook = register_optimizer_step_post_hook(count)
     before, sys.argv = sys.argv, [name, *arguments]
     try:
-        with contextlib.redirect_stdout(output), warnings.catch_warnings():
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output), warnings.catch_warnings():
+            patch.delenv("SWELL_DATA", raising=False)  # the digits that come with swell are small
             warnings.simplefilter("ignore")
             runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     except SystemExit as ended:
