@@ -27,7 +27,8 @@ def main() -> int:
     preload = {
         "TEST_PRELOAD": "transformers.trainer,accelerate,datasets,lightning,swell.integrations.transformers.trainer"
     }
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **quiet, **preload}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])  # for scripts among the tests
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **quiet, **preload}
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
