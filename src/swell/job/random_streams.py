@@ -117,17 +117,21 @@ def check_random(mode: str) -> None:
         )
 
 
-class _PythonState:
-    """The state of Python's global generator, copied only if it has changed, because the copy takes 20 microseconds.
-
-    Whether it has changed is seen in the generator's memory. If its words are not found there, it is copied every time.
-    """
+class _KnownState:
+    """What was last seen of a generator, and its state then."""
 
     def __init__(self) -> None:
         self._generator: Any = None
         self._memory: Any = None
         self._seen: list[int] = []
         self._state: Any = None
+
+
+class _PythonState(_KnownState):
+    """The state of Python's global generator, copied only if it has changed, because the copy takes 20 microseconds.
+
+    Whether it has changed is seen in the generator's memory. If its words are not found there, it is copied every time.
+    """
 
     def capture(self) -> Any:
         generator = getattr(random.getstate, "__self__", None)
@@ -156,17 +160,11 @@ def _memory_of(generator: Any) -> Any:
     return memory if memory[0] == words[-1] else None
 
 
-class _NumpyState:
+class _NumpyState(_KnownState):
     """The state of numpy's global generator, copied only if it has changed, because the copy takes 100 microseconds.
 
     Whether it has changed is seen in the generator's memory, by the address that numpy documents for C code.
     """
-
-    def __init__(self) -> None:
-        self._generator: Any = None
-        self._memory: Any = None
-        self._seen: list[int] = []
-        self._state: Any = None
 
     def capture(self) -> Any:
         generator = np.random.get_bit_generator()  # pyright: ignore[reportAttributeAccessIssue]  # numpy 1.24

@@ -67,16 +67,12 @@ class EventLog:
     def emit(self, event: Event) -> None:
         if os.getpid() != self._process:
             self._begin()
-        if isinstance(event, Stepped) and self._at_once:
-            self._held.append(event)
-            self.flush()
-            return
         if isinstance(event, Stepped):
             self._held.append(event)  # without the lock: training must not wait for a slow disk
-            if self._stop is None:
-                self._start()
-            elif len(self._held) >= MOST_HELD:  # the thread does not keep up
+            if self._at_once or len(self._held) >= MOST_HELD:  # or the thread does not keep up
                 self.flush()
+            elif self._stop is None:
+                self._start()
             return
         with self._lock:
             self._write_steps()

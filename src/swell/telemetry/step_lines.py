@@ -106,7 +106,7 @@ class StepWriter:
 
 
 def _text(passed_ms: int, step_ms: float, loss: float | None, data_ms: int, measured: bool, changed: Any) -> str:
-    """The line, by hand because there are so many: JSON writes numbers as ``repr`` does."""
+    """The line, written by hand because every step has one: JSON writes numbers as ``repr`` does."""
     start = f"[{passed_ms},{step_ms!r}"
     if changed or measured or data_ms or loss != 0.0:
         start += f",{'null' if loss is None else repr(loss)}"
