@@ -5,29 +5,22 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from swell.errors import DependencyError
-
-_HOMES = {"Elastic": "elastic", "ElasticData": "adapter", "ElasticOptimizer": "optimizer"}
+from swell.integrations.lazy import on_first_use
 
 __all__ = ["Elastic", "ElasticData", "ElasticOptimizer"]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")
-    try:
-        importlib.import_module("keras")
-    except ModuleNotFoundError as error:
-        raise DependencyError(
-            f"Keras is not installed ({error}); expected Keras 3 for {name}. Run pip install '.[keras]' in a checkout "
-            "of swell, and install one of torch, jax or tensorflow."
-        ) from error
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = on_first_use(
+    __name__,
+    {"Elastic": "elastic", "ElasticData": "adapter", "ElasticOptimizer": "optimizer"},
+    needs={"keras": "Keras"},
+    hint=(
+        "expected Keras 3 for {name}. Run pip install '.[keras]' in a checkout of swell, and "
+        "install one of torch, jax or tensorflow."
+    ),
+)
 
 
 if TYPE_CHECKING:

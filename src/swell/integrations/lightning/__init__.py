@@ -5,27 +5,19 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from swell.errors import DependencyError
+from swell.integrations.lazy import on_first_use
 
 __all__ = ["Strategy"]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")
-    try:
-        importlib.import_module("lightning")
-    except ModuleNotFoundError as error:
-        raise DependencyError(
-            f"Lightning is not installed ({error}); expected lightning 2.6 or newer for {name}. Run pip install "
-            "'.[lightning]' in a checkout of swell."
-        ) from error
-    value = getattr(importlib.import_module(f"{__name__}.strategy"), name)
-    globals()[name] = value
-    return value
+__getattr__ = on_first_use(
+    __name__,
+    {"Strategy": "strategy"},
+    needs={"lightning": "Lightning"},
+    hint=("expected lightning 2.6 or newer for {name}. Run pip install '.[lightning]' in a checkout of swell."),
+)
 
 
 if TYPE_CHECKING:

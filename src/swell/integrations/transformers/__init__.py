@@ -5,30 +5,19 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from swell.errors import DependencyError
-
-_HOMES = {"Trainer": "trainer", "Elastic": "elastic", "Figures": "figures"}
+from swell.integrations.lazy import on_first_use
 
 __all__ = ["Elastic", "Figures", "Trainer"]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")
-    for package in ("transformers", "accelerate"):
-        try:
-            importlib.import_module(package)
-        except ModuleNotFoundError as error:
-            raise DependencyError(
-                f"{package} is not installed ({error}); expected it for swell.transformers.{name}. Run "
-                "pip install '.[transformers]' in a checkout of swell."
-            ) from error
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = on_first_use(
+    __name__,
+    {"Trainer": "trainer", "Elastic": "elastic", "Figures": "figures"},
+    needs={"transformers": "transformers", "accelerate": "accelerate"},
+    hint=("expected it for swell.transformers.{name}. Run pip install '.[transformers]' in a checkout of swell."),
+)
 
 
 if TYPE_CHECKING:
