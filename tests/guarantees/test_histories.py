@@ -329,7 +329,7 @@ class History:
             peers,
             horizon,
             Rollback(),
-            emit=emit,
+            reporter=reporter,
             nonfinite="raise",
             trains=lambda step: True,
             after_commit=self._committed,

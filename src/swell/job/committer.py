@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from swell.core.events import BatchChanged, EpochEnded, Event, GrowthTakenBack, Stepped, StepSkipped
+from swell.core.events import BatchChanged, EpochEnded, GrowthTakenBack, Stepped, StepSkipped
 from swell.errors import LossError
 from swell.job.horizon import Horizon
 from swell.job.peers import Peers
@@ -20,6 +20,7 @@ from swell.loop.measuring_budget import shape_of
 from swell.loop.metrics import exchange
 from swell.loop.step import Phase, StepInProgress
 from swell.policies import observation_to_dict
+from swell.telemetry.reporter import Reporter
 
 MAX_OVERFLOWS = 100  # in a row: a gradient scaler that halves more often started from a value that makes no sense
 
@@ -34,13 +35,13 @@ class Committer:
         horizon: Horizon,
         rollback: Rollback,
         *,
-        emit: Callable[[Event], None],
+        reporter: Reporter,
         nonfinite: str,
         trains: Callable[[int], bool],
         after_commit: Callable[[int], None],
     ) -> None:
         self._state, self._peers, self._horizon, self.rollback = state, peers, horizon, rollback
-        self._emit, self._nonfinite = emit, nonfinite
+        self._reporter, self._emit, self._nonfinite = reporter, reporter.emit, nonfinite
         self._trains, self._after_commit = trains, after_commit
         self._record: StepRecord | None = None
         self._overflows = 0
@@ -53,9 +54,12 @@ class Committer:
         """How long the latest step took on this replica; 0 where there was none."""
         return 0.0 if self._latest is None else self._latest.seconds
 
-    def begin(self) -> None:
-        """A step begins: its changes can be undone until its commit, and its metrics wait for that."""
-        self._clock.start()
+    def begin(self, *, timed: bool) -> None:
+        """A step begins: its changes can be undone until its commit, and its metrics wait for that.
+
+        ``timed`` if its own time counts, and not only the mean of many.
+        """
+        self._clock.start(exact=timed)
         self.rollback.begin_step()
         self.rollback.begin_random(self._state.samples)
         self._state.metrics.begin_step()
@@ -94,10 +98,11 @@ class Committer:
             marks.measured_at = ledger.samples
         self._report_change(chosen)
         pace.timed(outcome.last_s)
-        state.measuring.timed(outcome.last_s)
-        if step.plan.global_batch == chosen.batch:  # the short last step of an epoch says little
-            shape = shape_of(step.plan, split=step.split)
-            state.measuring.committed(shape, measured=step.measured or step.paired)
+        if chosen.timed:
+            state.measuring.timed(outcome.last_s)
+            if step.plan.global_batch == chosen.batch:  # the short last step of an epoch says little
+                shape = shape_of(step.plan, split=step.split)
+                state.measuring.committed(shape, measured=step.measured or step.paired)
         pace.committed(
             step.plan,
             batch=chosen.batch,
@@ -120,7 +125,10 @@ class Committer:
             for learner in state.learners:
                 if learner.schedule is not None:
                     learner.schedule.advance(progress)
-        self._report(step, self._latest)
+        if self._reporter.heard or pace.follows_noise or peers.elastic:
+            self._report(step, self._latest)
+        else:
+            self._record = None  # it still looks at the loss when that arrives
         self._after_commit(pace.step)
 
     def _report_change(self, chosen: Chosen) -> None:

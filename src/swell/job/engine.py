@@ -72,7 +72,7 @@ class Engine:
             peers,
             self.horizon,
             Rollback(random),
-            emit=emit,
+            reporter=self.reporter,
             nonfinite=nonfinite,
             trains=rehearsal.trains,
             after_commit=self._after_commit,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -14,8 +13,7 @@ from swell.core.types import NoiseEstimate
 from swell.gradients.late_readings import LateReadings
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """What the figures of one step mean: how many gradients were compared, and who wants the loss."""
 
     num_micro_batches: int

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from swell.core.protocols import Collective, Rule
-from swell.core.types import Factors, Plan, ScaleState
+from swell.core.types import Factors, ScaleState
 from swell.errors import ConfigError, LoopError
 from swell.gradients.factors import BiasClock, scaled
 from swell.gradients.gradient_sum import DENSE, GradientSum
@@ -24,7 +24,7 @@ from swell.job.peers import ALONE
 from swell.job.script_settings import settings_of, take_settings
 from swell.job.sending import Sending
 from swell.loop.lr_schedule import LRSchedule
-from swell.rules.metric import needs_preconditioned
+from swell.rules.metric import needs_preconditioned, unchanged_at_base
 from swell.rules.worth import worth_power
 
 Clip = float | Callable[[list[Tensor]], Any]
@@ -61,6 +61,7 @@ class Learner:
             )
         self.pairs = None if half is None else GradientPairs(self.gradients, half)
         self._by_metric = needs_preconditioned(rule)
+        self._unchanged_at_base = unchanged_at_base(rule)
         self.worth_power = worth_power(rule)  # asked once, because the check is slow
         self._base_batch = base_batch
         self.noise = GradientNoise(base_batch=base_batch, by_metric=self._by_metric, exact=exact)
@@ -242,12 +243,6 @@ class Learner:
             figures = torch.cat([figures[:1], figures[1:] / unscaled, whole])
         self.noise.push(figures, reading)
 
-    def small_batches(self, plan: Plan) -> int:
-        """How many gradients are compared in a measured step of this plan."""
-        shards = self.gradients.shards
-        count = plan.accumulation if shards is not None and shards.by_rounds else plan.num_micro_batches
-        return count if count > 1 else 0
-
     def states(self, *, scale: float, progress: float, samples: int) -> tuple[list[ScaleState], ScaleState]:
         """What the rule sees of each parameter group, and of all of them together."""
         plain, metric = self.noise.plain.estimate(), self.noise.metric.estimate()
@@ -260,6 +255,13 @@ class Learner:
         moments = None if plain is None else plain.total
         return states, ScaleState(moments=moments, preconditioned=metric and metric.total, **position)
 
+    def factors(self, *, scale: float, progress: float, samples: int) -> tuple[tuple[Factors, ...], float]:
+        """What the rule makes of a step: the factors of each parameter group, and the step's worth."""
+        if scale == 1 and self._unchanged_at_base:
+            return (_UNCHANGED,) * len(self.optimizer.param_groups), 1.0
+        groups, total = self.states(scale=scale, progress=progress, samples=samples)
+        return tuple([self.rule.factors(state) for state in groups]), self.rule.gain(total)
+
     def update(self, factors: Sequence[Factors], clip: Clip | None, closure: Callable[[], Any] | None) -> bool:
         """Clip, then step with the factors; False if the scaler found an overflow and skipped."""
         if clip is not None:
@@ -267,7 +269,7 @@ class Learner:
             clip(parameters) if callable(clip) else nn.utils.clip_grad_norm_(parameters, clip)
         self.steps_now = True
         try:
-            if self._clock.idle and all([factor == _UNCHANGED for factor in factors]):
+            if self._clock.idle and all([factor is _UNCHANGED or factor == _UNCHANGED for factor in factors]):
                 return self._step(closure)
             with scaled(self.optimizer, factors, self._clock):
                 return self._step(closure)

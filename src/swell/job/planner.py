@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from swell.core.counts import whole_number
 from swell.core.goodput import Outlook
@@ -22,8 +22,7 @@ from swell.policies.decision import predicted_outlook, require_noise
 from swell.rules.metric import may_use_moments_at_base
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class Chosen(NamedTuple):
     """A step as it was chosen, before anything is computed."""
 
     epoch: int
@@ -33,6 +32,7 @@ class Chosen:
     plan: Plan
     measured: bool  # whether its gradients are measured
     split: bool  # whether it was cut in two only to be measured
+    timed: bool  # whether its own time decides something
     observation: Observation | None  # what the policy chose by
 
 
@@ -141,6 +141,7 @@ class Planner:
             plan=plan,
             measured=measured,
             split=split,
+            timed=self._measuring is not None or not pace.settled,
             observation=self._observation,
         )
 

@@ -39,7 +39,7 @@ class RandomStreams:
         self._seed: int | None = None  # the script's
         self._own_seed: int | None = None  # what this replica's generators were seeded with here; None for the script's
         self._rank: int | None = None  # in the world before
-        self._state: dict[str, Any] | None = None  # when the step under way began
+        self._state: tuple[Any, Any, torch.Generator, Any] | None = None  # when the step under way began
         self._python, self._numpy = _PythonState(), _NumpyState()
 
     def begin(self) -> None:
@@ -73,30 +73,35 @@ class RandomStreams:
         if self._own_seed is not None and self._rank and torch.initial_seed() != self._own_seed:
             self._seed = torch.initial_seed()
             self._derive(samples)
-        generators = self._torch_generators()
-        self._state = {
-            "python": self._python.capture(),
-            "numpy": self._numpy.capture(),
-            "torch": [(one, one.clone_state()) for one in generators],  # a clone costs less than its state as a tensor
-        }
+        # A clone costs less than the state as a tensor, and a seed with an offset is all that a device's generator has.
+        device = self._device_generator()
+        self._state = (
+            self._python.capture(),
+            self._numpy.capture(),
+            torch.default_generator.clone_state(),
+            None if device is None else (device, device.initial_seed(), device.get_offset()),
+        )
 
-    def _torch_generators(self) -> list[torch.Generator]:
-        """torch's global generators that a step may draw from: the CPU's, and that of this replica's device."""
+    def _device_generator(self) -> torch.Generator | None:
+        """torch's global generator of this replica's device, besides the CPU's; None if there is none."""
         device = self._peers.device
         if device.type != "cuda" or not torch.cuda.is_initialized():
-            return [torch.default_generator]
-        index = torch.cuda.current_device() if device.index is None else device.index
-        return [torch.default_generator, torch.cuda.default_generators[index]]
+            return None
+        return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
 
     def undo(self) -> None:
         """Put the generators back to where the step under way began, because it is done again."""
         state = self._state
         if state is None:
             return
-        random.setstate(state["python"])
-        np.random.set_state(state["numpy"])
-        for generator, clone in state["torch"]:
-            generator.set_state(clone.get_state())
+        python, numpy, clone, device = state
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.default_generator.set_state(clone.get_state())
+        if device is not None:
+            generator, seed, offset = device
+            generator.manual_seed(seed)
+            generator.set_offset(offset)
 
     def _derive(self, samples: int) -> None:
         seed = torch.initial_seed() if self._seed is None else self._seed

@@ -1,7 +1,8 @@
-"""How long a step takes: by the host's clock, and on CUDA by the device's.
+"""How long a step takes: by the host's clock, or by that of a CUDA device.
 
 On CUDA the host only queues work and may be a step ahead, or catch up after a step that was slow to queue. Its clock is
-right on average and wrong for a single step.
+right on average and wrong for a single step. The device's clock is asked only where single steps count, because that
+takes longer.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ import torch
 class Duration:
     """The time between two moments; reading it waits until the device has reached the second."""
 
-    def __init__(self, began: Any, ended: Any) -> None:
-        self._moments = began, ended
+    def __init__(self, began: Any, ended: Any, spare: list[Any]) -> None:
+        self._began, self._ended, self._spare = began, ended, spare
         self._seconds: float | None = None
 
     @property
     def seconds(self) -> float:
         if self._seconds is None:
-            self._seconds = self._read(*self._moments)
+            self._seconds = self._read()
         return self._seconds
 
-    @staticmethod
-    def _read(began: Any, ended: Any) -> float:
+    def _read(self) -> float:
+        began, ended = self._began, self._ended
         if isinstance(ended, float):
             return ended - began
-        for moment in (began, ended):
-            moment.synchronize()
+        self._ended.synchronize()
+        self._spare += (began, ended)
         return began.elapsed_time(ended) / 1e3
 
 
@@ -40,16 +41,21 @@ class StepClock:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._began: Any = None
+        self._by_device = False
+        self._spare: list[Any] = []  # events of durations that were read; making one takes longer than using it again
 
-    def start(self) -> None:
+    def start(self, *, exact: bool) -> None:
+        """A step begins; ``exact`` if the time of this single step counts."""
+        self._by_device = exact and self._device.type == "cuda"
         self._began = self._now()
 
     def stop(self) -> Duration:
-        return Duration(self._began, self._now())
+        """The step was committed."""
+        return Duration(self._began, self._now(), self._spare)
 
     def _now(self) -> Any:
-        if self._device.type != "cuda":
+        if not self._by_device:
             return time.perf_counter()
-        moment = torch.cuda.Event(enable_timing=True)
+        moment = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)
         moment.record(torch.cuda.current_stream(self._device))
         return moment

@@ -109,7 +109,7 @@ class Steps:
             split=chosen.split,
             stepped=set(self._state.marks.stepped),
         )
-        self._committer.begin()
+        self._committer.begin(timed=chosen.timed)
         return self.current
 
     # The user's calls

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from swell.core.protocols import Collective
-from swell.core.types import Factors
+from swell.core.types import Factors, Plan
 from swell.errors import LossError
 from swell.job.gradient_noise import Reading
 from swell.job.learner import Clip, Learner, is_regular, merged_codes
@@ -21,8 +19,7 @@ from swell.loop.metrics import Metrics, agreed_names
 from swell.loop.step import Phase, StepInProgress
 
 
-@dataclass(frozen=True)
-class Position:
+class Position(NamedTuple):
     """Where the run stands before the update."""
 
     scale: float
@@ -32,8 +29,7 @@ class Position:
     step: int = 0
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What came of an update."""
 
     stepped: bool
@@ -136,7 +132,7 @@ class Updater:
         if loss is not None:
             return Outcome(stepped=False, reason=f"the loss was {loss}", redo=False)
         scale, preconditioned, batch = learner.unscale(), learner.wants_preconditioned, step.plan.global_batch
-        small_batches, pair = learner.small_batches(step.plan) if step.measured else 0, None
+        small_batches, pair = _compared(learner, step.plan) if step.measured else 0, None
         if learner.pairs is not None and step.plan.num_micro_batches == 1:
             pair = learner.pairs.see(
                 step=position.step, samples=position.samples, batch=batch, preconditioned=preconditioned
@@ -151,8 +147,7 @@ class Updater:
             report=report,
         )
         learner.read(figures, scale, preconditioned=preconditioned, reading=reading, pair=pair)
-        groups, total = learner.states(scale=position.scale, progress=position.progress, samples=position.samples)
-        factors = tuple([learner.rule.factors(state) for state in groups])
+        factors, gain = learner.factors(scale=position.scale, progress=position.progress, samples=position.samples)
         if not frozen and not learner.update(factors, clip, closure):
             return Outcome(stepped=False, reason="the gradient scaler found an overflow")
         if sending is not None:
@@ -162,7 +157,7 @@ class Updater:
         return Outcome(
             stepped=True,
             factors=factors,
-            gain=learner.rule.gain(total),
+            gain=gain,
             signals=verdict.signals,
             last_s=verdict.last_s,
         )
@@ -170,7 +165,7 @@ class Updater:
     def evaluate(self, collective: Collective, step: StepInProgress, learner: Learner, verdict: Verdict) -> Tensor:
         """Sum one more evaluation of the step's loss and gradient, for an optimizer that works by closure."""
         irregular = any([row[0] for row in collective.gather_numbers([not is_regular(learner.gradients.codes())])])
-        return self._exchange(collective, step, learner, dataclasses.replace(verdict, irregular=irregular), [])[0]
+        return self._exchange(collective, step, learner, verdict._replace(irregular=irregular), [])[0]
 
     def _exchange(
         self,
@@ -215,6 +210,13 @@ def _is_irregular(learner: Learner | None) -> bool:
         return False
     overlap = learner.early.overlap
     return not is_regular(learner.gradients.codes()) if overlap is None else overlap.irregular
+
+
+def _compared(learner: Learner, plan: Plan) -> int:
+    """How many gradients are compared in a measured step of this plan."""
+    shards = learner.gradients.shards
+    count = plan.accumulation if shards is not None and shards.by_rounds else plan.num_micro_batches
+    return count if count > 1 else 0
 
 
 def _share(step: StepInProgress, verdict: Verdict) -> float:

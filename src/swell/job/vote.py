@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from swell.core.protocols import Collective
@@ -33,8 +32,7 @@ class Vote(NamedTuple):
     overlaps: float  # 1 if this replica can sum gradients while it computes them, from the next step on
 
 
-@dataclass(frozen=True, slots=True)
-class Signals:
+class Signals(NamedTuple):
     """What a vote carries for the moment between two steps."""
 
     noticed: bool = False  # somebody asked the run to stop
@@ -46,8 +44,7 @@ class Signals:
         return self.noticed or self.pending or self.due
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What the votes of all replicas say together; the same on each of them."""
 
     signals: Signals

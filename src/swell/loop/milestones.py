@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from swell.errors import ConfigError
 
@@ -14,8 +13,7 @@ UNITS = ("steps", "samples", "progress", "seconds")
 _ROUNDING = 1e-9  # progress is a sum of many gains
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class Counts(NamedTuple):
     """How far a run is."""
 
     steps: int = 0
@@ -62,7 +60,7 @@ class Milestones:
 
     def state_dict(self) -> dict[str, Any]:
         """The counts."""
-        return {"from": asdict(self._from), "to": asdict(self._to), "asked": self._asked}
+        return {"from": self._from._asdict(), "to": self._to._asdict(), "asked": self._asked}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from saved counts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swell.core.protocols import MetricRule, Rule, WrappingRule
+from swell.rules.legw import LEGW
 from swell.rules.user import UserRule
 
 WARM_UP_STEPS = 5  # updates before which a second moment says too little to measure gradients in its metric
@@ -32,6 +33,17 @@ def may_use_moments_at_base(rule: Rule) -> bool:
     if isinstance(inner, UserRule):
         return not inner.takes_scale
     return not type(inner).__module__.startswith("swell.rules.")
+
+
+def unchanged_at_base(rule: Rule) -> bool:
+    """Whether a rule certainly changes nothing at the base batch, wherever the run is: not if it warms up, or is yours.
+
+    >>> from swell.rules import LEGW, KeepDecayTime, MeanGain
+    >>> unchanged_at_base(KeepDecayTime(rule=MeanGain())), unchanged_at_base(LEGW(warmup_samples=640))
+    (True, False)
+    """
+    inner = _innermost(rule)
+    return type(inner).__module__.startswith("swell.rules.") and not isinstance(inner, (UserRule, LEGW))
 
 
 def _innermost(rule: Rule) -> object:

@@ -33,6 +33,11 @@ class Reporter:
         self._unsure: deque[Stepped] = deque(maxlen=4 * MOST_HELD)  # the latest that this replica did not report
 
     @property
+    def heard(self) -> bool:
+        """Whether anybody listens, as far as is known before the first event."""
+        return self._sinks is None or bool(self._sinks.sinks)
+
+    @property
     def latest(self) -> str:
         """The latest step as JSON, for replicas that missed it; empty if there was none."""
         return "" if self._step is None else to_json(self._step)
