@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from swell.core.events import BatchChanged, from_json, to_json
 from swell.core.moments import efficiency
-from swell.core.types import Layout, StepSummary
+from swell.core.types import Layout, Observation, StepSummary
 from swell.errors import ConfigError, PlanError
 from swell.policies import Goodput, observation_from_dict, observation_to_dict, replay
 from tests.policies.machines import KINDS, on_an_h200, run_on
@@ -371,3 +371,25 @@ def test_the_price_is_counted_by_the_law_of_the_rule(price, power):
     worth = efficiency(batch, base_batch=128, noise_scale=256.0, power=power)
     assert batch > 128
     assert 1 / price <= worth < 1.35 / price  # a step takes the same time at any batch: as large as the price allows
+
+
+class SeldomMeasured(SimulatedRun):
+    """A run whose noise is measured in one step of 8, as real ones are."""
+
+    def observation(self) -> Observation:
+        now = super().observation()
+        return dataclasses.replace(now, noise=self.seen[-1].noise) if self.step % 8 and self.seen else now
+
+
+@pytest.mark.parametrize("total_samples", [None, 200_000])
+def test_a_remembered_choice_is_the_one_that_would_be_made_now(total_samples: int | None) -> None:
+    """A policy that differs in nothing that matters has never seen the run, so it remembers nothing of it."""
+    policy = Goodput(64, max=2048)
+    run = SeldomMeasured(policy, law=on_an_h200, noise=lambda samples: 64 + samples / 200, total_samples=total_samples)
+    for step in range(800):
+        if step == 500:
+            run.resize(2)
+        run.one_step()
+        twin = Goodput(64, max=2048, hysteresis=policy.hysteresis * (1 + 1e-12 * (step + 1)))
+        assert twin.layout(run.seen[-1]) == run.chosen[-1]
+    assert len({layout.global_batch for layout in run.chosen}) > 3

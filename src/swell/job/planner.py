@@ -181,13 +181,13 @@ class Planner:
         if statistics is None or not self._measures():
             return plan, False, False
         scale, window = batch / pace.base, self._state.learners[0].noise.window
-        awaited = self.awaits_noise
+        awaited, followed = self.awaits_noise, pace.follows_noise
         if plan.num_micro_batches > 1:
             due = statistics.measures(pace.step, scale, window, awaited=awaited)
-            return plan, due and self._affordable(plan, statistics.share(split=False)), False
+            return plan, due and self._affordable(plan, statistics.share(split=False, followed=followed)), False
         # What is left at the end of an epoch may be too little to cut: batch norm refuses a single sample.
         split = count == batch and count > 1 and statistics.splits(pace.step, scale, window, awaited=awaited)
-        split = split and self._affordable(plan, statistics.share(split=True))
+        split = split and self._affordable(plan, statistics.share(split=True, followed=followed))
         return self._lay_out(batch, count, split=True) if split else plan, split, split
 
     def _affordable(self, plan: Plan, share: float | None) -> bool:

@@ -11,6 +11,7 @@ from swell.core.counts import whole_number
 from swell.core.moment_average import WINDOW
 from swell.errors import ConfigError
 
+_SHARE, _FOLLOWED_SHARE = 0.02, 0.1  # of the time that measuring may cost, and where it decides the batch
 _MEASURED, _SPLIT = 4, 8  # after the start, at most one step in 4 is measured, and at most one in 8 split for it
 
 
@@ -22,9 +23,10 @@ class Statistics:
     """
 
     # The share of the run's time that measuring may cost; where the rates below would cost more, fewer steps are
-    # measured. The first burst may cost 10 steps' time more. None for no bound, nor is there one where every step is
+    # measured. "auto" is 0.02, and 0.1 under a policy that chooses the batch by the noise, where knowing it saves more
+    # than that. The first burst may cost 10 steps' time more. None for no bound, nor is there one where every step is
     # asked for (``every=1``; ``split_every=1`` for single micro-batches).
-    budget: float | None = 0.02
+    budget: float | Literal["auto"] | None = "auto"
     # Measure one step in ``every`` after the first ``warm_up``; more above the base batch, and while a policy waits for
     # a sure estimate.
     every: int = 16
@@ -42,10 +44,11 @@ class Statistics:
     on_demand: bool = False
 
     def __post_init__(self) -> None:
-        if self.budget is not None and not 0 < self.budget <= 1:
+        share = 1 if self.budget in (None, "auto") else self.budget
+        if isinstance(share, str) or not 0 < share <= 1:
             raise ConfigError(
-                f"budget is {self.budget!r}; expected a share of the time above 0, at most 1. Leave it out for 0.02, "
-                "or pass None for no bound."
+                f"budget is {self.budget!r}; expected a share of the time above 0, at most 1. Leave it out for 0.02 "
+                "(0.1 under a policy that follows the noise), or pass None for no bound."
             )
         whole_number(self.every, name="every")
         whole_number(self.warm_up, name="warm_up", at_least=0)
@@ -98,13 +101,21 @@ class Statistics:
             interval = min(interval, _SPLIT)
         return step % interval == 0
 
-    def share(self, *, split: bool) -> float | None:
+    def share(self, *, split: bool, followed: bool = False) -> float | None:
         """The share of the time that measuring may cost; None where it has no bound. ``split`` for split steps.
 
-        >>> Statistics().share(split=True), Statistics(split_every=1).share(split=True)
-        (0.02, None)
+        ``followed`` if a policy chooses the batch by the figures.
+
+        >>> Statistics().share(split=True), Statistics().share(split=True, followed=True)
+        (0.02, 0.1)
+        >>> Statistics(split_every=1).share(split=True) is None
+        True
         """
-        return None if (self.split_every if split else self.every) == 1 else self.budget
+        if (self.split_every if split else self.every) == 1:
+            return None
+        if self.budget == "auto":
+            return _FOLLOWED_SHARE if followed else _SHARE
+        return self.budget
 
     @property
     def half_of(self) -> Callable[[int], int] | None:

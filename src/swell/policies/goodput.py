@@ -19,7 +19,7 @@ from swell.core.world_bounds import WorldBounds
 from swell.errors import ConfigError
 from swell.policies.arguments import assign, flag, number
 from swell.policies.goodput_limits import Limits, Sizes, as_sizes
-from swell.policies.goodput_patience import is_early, required_gain
+from swell.policies.goodput_patience import is_early, required_gain, thresholds
 from swell.policies.goodput_reasons import ChosenBy, GoodputChoice, to_decision
 from swell.policies.goodput_trials import (
     SETTLED,
@@ -29,6 +29,7 @@ from swell.policies.goodput_trials import (
     spent_on_trials,
     steps_measured,
     trial_budget,
+    trial_thresholds,
     were_measured,
 )
 
@@ -174,6 +175,21 @@ class Goodput:
         return Limits(self.base, self.max, self.micro, self.shrink)  # pyright: ignore[reportArgumentType]
 
     def _choose(self, seen: Observation) -> GoodputChoice:
+        """The choice; that of the step before where nothing has changed that it depends on."""
+        latest, inputs = _latest(self), _inputs(seen)
+        if not (latest.first <= seen.samples < latest.end and inputs == latest.inputs):
+            latest.choice = self._choose_now(seen)
+            passed = [
+                0.0,
+                *thresholds(seen, dwell=self.dwell),
+                *trial_thresholds(seen, explore=self.explore, base=self.base),
+            ]
+            latest.first = max(bound for bound in passed if bound <= seen.samples)
+            latest.end = min((bound for bound in passed if bound > seen.samples), default=math.inf)
+            latest.inputs = inputs
+        return latest.choice
+
+    def _choose_now(self, seen: Observation) -> GoodputChoice:
         present = self._present(seen)
         if not seen.profile:
             return GoodputChoice(rule="start", layout=present.layout)
@@ -250,8 +266,7 @@ class Goodput:
         dearest = max(self._dearest(seen, noise.assumed), float(options.global_batch[0]))
         value = np.where(options.global_batch <= dearest, value, 0.0)
         hope = np.where(were_measured(seen, options), 0.0, np.minimum(times.error, _HOPE)) if may_try else 0 * value
-        if seen.done is not None:  # a discovery pays only for the rest of the run
-            hope = hope * (1 - seen.done)
+        hope = hope * (1 - _part(seen.done))  # a discovery pays only for the rest of the run
         top, hopeful = best(value), best(value * (1 + hope))
         highest = float(value[top])
         if value[hopeful] * (1 + hope[hopeful]) > highest * (1 + self.hysteresis / 4):
@@ -342,6 +357,33 @@ def _noise(seen: Observation) -> _Noise:
     at_least, at_most = seen.noise.at_least, seen.noise.at_most
     # A lower bound of 0 says that no larger batch is worth anything, if there is an upper one.
     return _Noise(at_least if at_least or at_most < math.inf else None, False, at_most)
+
+
+class _Latest:
+    """The latest choice of a policy, and for which observations it is the same."""
+
+    def __init__(self) -> None:
+        self.inputs: tuple[object, ...] = ()  # all that it depends on, besides the samples so far
+        self.first, self.end = math.inf, math.inf  # between which numbers of samples it holds
+        self.choice: GoodputChoice
+
+
+@lru_cache(maxsize=64)
+def _latest(policy: Goodput) -> _Latest:
+    return _Latest()
+
+
+def _inputs(seen: Observation) -> tuple[object, ...]:
+    return (
+        seen.profile, seen.noise, seen.batch, seen.batch_since, seen.micro_batch, seen.max_micro, seen.replicas,
+        seen.nodes, seen.capacity, seen.resized, seen.epoch_size, seen.total_samples, seen.worth_power,
+        _part(seen.done),
+    )  # fmt: skip
+
+
+def _part(done: float | None) -> float:
+    """The part of the run that is done, in steps of a 64th; 0 if its length is not known."""
+    return 0.0 if done is None else math.floor(64 * done) / 64
 
 
 # Measured times change seldom, so nearly every step finds both in the cache.

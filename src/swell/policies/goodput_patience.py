@@ -27,6 +27,13 @@ def required_gain(seen: Observation, *, hysteresis: float, dwell: int | None) ->
     return hysteresis / (2 if long else 1)
 
 
+def thresholds(seen: Observation, *, dwell: int | None) -> list[float]:
+    """The numbers of samples at which ``is_early`` or ``required_gain`` may change, if nothing else does."""
+    samples = _dwell_samples(seen, dwell)
+    longer = _UNMEASURED_DWELLS * max(samples, _TRIAL_STEPS * seen.batch)
+    return [seen.batch_since + span for span in (samples, longer, _LONG_DWELLS * samples)]
+
+
 def _dwell_samples(seen: Observation, dwell: int | None) -> int:
     if dwell is not None:
         return dwell

@@ -18,6 +18,14 @@ def trial_budget(seen: Observation, *, explore: float, base: int) -> float:
     return explore * (seen.total_samples or max(seen.samples, _HORIZON * base))
 
 
+def trial_thresholds(seen: Observation, *, explore: float, base: int) -> list[float]:
+    """The numbers of samples at which a comparison with the budget may change, if nothing else does."""
+    bounds = [trial_budget(seen, explore=explore, base=base)]
+    if seen.total_samples is None:  # the budget grows
+        bounds += [float(_HORIZON * base), spent_on_trials(seen) / explore if explore else 0.0]
+    return bounds
+
+
 def spent_on_trials(seen: Observation) -> int:
     """Samples, approximately, in layouts that were soon left."""
     return sum(_batch(point) * (point.count + _UNMEASURED) for point in seen.profile if point.count < SETTLED)
