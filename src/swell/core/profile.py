@@ -14,6 +14,8 @@ from swell.errors import CheckpointError, ConfigError
 _NEW_SHAPE, _KNOWN_SHAPE = 2, 1  # steps left out after a change of shape: they compile, or warm caches
 _LEAST = 3  # measured steps before a configuration has a summary
 _MOVED, _JITTER = 0.02, 0.1  # a summary is renewed when its median moved by 2 %, or by more than few steps scatter
+_REST = 16  # steps between two renewals, because the law of step times is fitted again after each; but at once while
+_SUDDEN = 1.25  # little was measured of a configuration, or if its median moved by this factor
 _TRIED, _USED = 512, 2048  # steps for which a configuration is remembered, if it was only tried, or used for a while
 _CHANGED = 1.5  # a machine slower or faster by this factor is another machine: its earlier times are forgotten
 _CONTRADICTED = 64  # steps for which times are remembered that contradict the present ones
@@ -63,6 +65,7 @@ class Profile:
         self._shape: Configuration | None = None
         self._leave_out = 0
         self._steps = 0
+        self._renewed = 0  # the step at which the summaries changed last
         self._summaries: tuple[StepSummary, ...] = ()
         self.latest: StepTimes | None = None  # the step that was taken in last, by this process
 
@@ -102,7 +105,9 @@ class Profile:
         if before is not None:
             moved = abs(now / before.step_s - 1) > max(_MOVED, _JITTER / math.sqrt(before.count))
             grown = count >= min(4 * before.count, self._window) > before.count
-            if not (moved or grown):
+            sudden = not 1 / _SUDDEN < now / before.step_s < _SUDDEN
+            soon = before.count < self._window or sudden or self._steps - self._renewed >= _REST
+            if not ((moved or grown) and soon):
                 return
         replicas, nodes, micro_batch, accumulation = shape
         entry.summary = StepSummary(
@@ -134,6 +139,7 @@ class Profile:
     def _swap(self, before: StepSummary | None, after: StepSummary | None) -> None:
         rest = [summary for summary in self._summaries if summary is not before]
         rest = rest if after is None else [*rest, after]
+        self._renewed = self._steps
         self._summaries = tuple(sorted(rest, key=lambda s: (s.replicas, s.nodes, s.micro_batch, s.accumulation)))
 
     def state_dict(self) -> dict[str, Any]:
@@ -176,6 +182,7 @@ class Profile:
                 "them out of the checkpoint to measure again; nothing else depends on them."
             ) from error
         self._entries, self._shape, self._leave_out, self._steps, self._summaries = entries, None, 0, 0, ()
+        self._renewed = 0
         for entry in entries.values():
             if entry.summary is not None:
                 self._swap(None, entry.summary)

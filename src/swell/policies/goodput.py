@@ -35,6 +35,7 @@ from swell.policies.goodput_trials import (
 
 _HOPE = 0.25  # the most by which a layout that was never measured may be assumed better than predicted
 _ENTERED = 0.8  # the part of the slack that a choice uses, so that it is not left again at once
+_FAR = 16  # base batches; a noise scale beyond promises worth that no training showed
 _APART = 1.25  # by which factor a batch must differ to be chosen for its fewer samples or steps, or left for its price
 
 
@@ -73,7 +74,9 @@ class Goodput:
 
     **Price.** A larger batch may save time and still waste samples. ``price`` is the most samples that a step may take
     for one sample of the base run; no batch is chosen at which a sample is worth less, by the law of the rule, than
-    ``1 / price`` of one in the base batch. None for no limit: time alone counts.
+    ``1 / price`` of one in the base batch. Far from the batch that was tuned for, no law was right in real trainings,
+    so a noise scale above 16 base batches counts as 16: with the default price and ``rule="auto"`` that is 10.5 times
+    the base batch at most. None for no limit: time alone counts.
 
     The choice is a function of the observation alone, so a log can be replayed; ``explain`` gives its reasons.
     Reference: Qiao et al., Pollux, OSDI 2021, section 4, https://arxiv.org/abs/2008.12260
@@ -294,8 +297,9 @@ class Goodput:
 
     def _dearest(self, seen: Observation, noise_scale: float) -> float:
         """The largest batch that is worth its price: efficiency(batch) >= 1 / price."""
-        if self.price is None or math.isinf(noise_scale) or seen.worth_power <= 0:
+        if self.price is None or seen.worth_power <= 0:
             return math.inf
+        noise_scale = min(noise_scale, _FAR * self.base)
         return self.price ** (1 / seen.worth_power) * (noise_scale + self.base) - noise_scale
 
     def _unless_close(self, seen: Observation, choice: GoodputChoice, present: _Present) -> GoodputChoice:
