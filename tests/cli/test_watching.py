@@ -155,6 +155,15 @@ def test_the_line_under_a_run_stays_below_what_is_written(tmp_path: Path) -> Non
     assert shown[3] == shown[1].removeprefix("\r\x1b[K")
 
 
+def test_the_line_is_there_for_a_run_whose_folder_does_not_exist_when_it_starts(tmp_path: Path) -> None:
+    shown: list[str] = []
+    line = RunLine(tmp_path / "run", lambda text: None, draw=shown.append)
+    line.refresh()
+    write_run(tmp_path / "run", a_run()[:20])
+    line.refresh()
+    assert len(shown) == 1 and "batch" in shown[0]
+
+
 @pytest.mark.parametrize("stuck", ["write", "draw"])
 def test_a_terminal_that_nobody_reads_does_not_hold_up_the_end(stuck: str, tmp_path: Path) -> None:
     write_run(tmp_path / "run", a_run()[:20])
