@@ -56,8 +56,8 @@ def open_sinks(
     """The sinks of one process of a run: its log in ``folder``, a progress line, and the user's own.
 
     Without a folder there is no log. ``progress`` is True for a progress line, False for none, and None for one only if
-    the standard output is a terminal; without one, warnings go to the logger ``swell``. ``may_write`` is asked before each event whether this process writes the
-    folder's log.
+    the standard output is a terminal; without one, warnings go to the logger ``swell``. ``may_write`` is asked before
+    each event whether this process writes the folder's log.
     """
     sinks: list[Sink] = []
     if folder is not None:

@@ -21,8 +21,9 @@ _AT_ONCE = 8_000_000  # bytes of the newest file that one poll reads
 class LogReader:
     """Reads a run's events from its folder or its log, as many as there are at each ``poll``.
 
-    Folder and log may come later. It never blocks or locks the writer, and it never raises for what is in the file. A line that is still being written
-    is read when it is complete; a torn one is passed over. Files that were put away meanwhile are read to their end.
+    Folder and log may come later. It never blocks or locks the writer, and it never raises for what is in the file. A
+    line that is still being written is read when it is complete; a torn one is passed over. Files that were put away
+    meanwhile are read to their end.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
