@@ -393,10 +393,11 @@ class Membership:
             present.append(worker)
             actions.append(Start(worker.member, worker.slot, worker.node))
         surplus = [worker for worker in placed if nodes[worker.node].leaving]
-        if len(present) > target:
+        staying = [worker for worker in present if worker.phase != "done"]  # one that failed says so before it exits
+        if len(staying) > target:
             starting = [worker for worker in reversed(present) if worker.phase == "starting"]
             ready = [worker for worker in ranked(self.workers, self.generation) if not nodes[worker.node].leaving]
-            surplus += [*starting, *reversed(ready)][: len(present) - target]
+            surplus += [*starting, *reversed(ready)][: len(staying) - target]
         members, grace_s = set(self.generation.members) if surplus else set(), self.patience.grace_s
         may_leave = is_formed(self.workers, self.generation) or not is_whole(self.workers, self.generation)
         for worker in surplus:
