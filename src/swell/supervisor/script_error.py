@@ -15,9 +15,10 @@ _OWN_GROUP = ("environment variable RANK expected", "Default process group has n
 
 
 def script_error(log: Path, start: int) -> str:
-    """The last traceback that a log has after byte ``start``; empty if it has none.
+    """The last traceback that a log has after byte ``start``, else its last line; empty if it has neither.
 
-    Addresses in it are left out, so that the same error twice gives the same text.
+    A syntax error, a module that is not found and wrong arguments have no traceback. Addresses are left out, so that the
+    same error twice gives the same text.
     """
     try:
         with log.open("rb") as file:
@@ -25,7 +26,8 @@ def script_error(log: Path, start: int) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    return last_traceback(text)
+    lines = [_RANK.sub("", line).strip() for line in text.splitlines()]
+    return last_traceback(text) or _ADDRESS.sub("0x...", next((line for line in reversed(lines) if line), ""))
 
 
 def last_traceback(text: str) -> str:
