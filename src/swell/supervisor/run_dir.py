@@ -126,7 +126,7 @@ class RunDir:
             return f"It has ended or was stopped: bring it back with `swell resume {self.path}`."
         if (self.path / "events.jsonl").exists():
             return (
-                "Its run was not started by `swell run`, so it has no supervisor: read its log with `swell explain "
+                "Its run was not started by `swell run`, so it has no supervisor: look at it with `swell watch "
                 f"{self.path}`, or start its script again to resume it."
             )
         problem = "There is no run in it" if self.path.exists() else "There is no such folder"

@@ -8,6 +8,7 @@ from pathlib import Path
 _TAIL = 2**16  # bytes at the end of a log that are searched
 _BEGIN = "Traceback (most recent call last):"
 _RANK = re.compile(r"^\[rank\d+\]: ?")  # what torch puts before each line
+_FINAL = re.compile(r"SyntaxError: |.*: error: |.*: Error while finding module ")  # of Python and of argparse
 _ADDRESS = re.compile(r"0x[0-9a-f]{4,}")
 
 # What torch says where a script wants a process group of its own, in words of several versions.
@@ -15,10 +16,10 @@ _OWN_GROUP = ("environment variable RANK expected", "Default process group has n
 
 
 def script_error(log: Path, start: int) -> str:
-    """The last traceback that a log has after byte ``start``, else its last line; empty if it has neither.
+    """The last traceback that a log has after byte ``start``; empty if it has none.
 
-    A syntax error, a module that is not found and wrong arguments have no traceback. Addresses are left out, so that the
-    same error twice gives the same text.
+    A syntax error, an unknown module and wrong arguments have none: their last line counts. Addresses are left out, so
+    that the same error twice gives the same text.
     """
     try:
         with log.open("rb") as file:
@@ -26,8 +27,8 @@ def script_error(log: Path, start: int) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    lines = [_RANK.sub("", line).strip() for line in text.splitlines()]
-    return last_traceback(text) or _ADDRESS.sub("0x...", next((line for line in reversed(lines) if line), ""))
+    last = text.rstrip().rpartition("\n")[2]
+    return last_traceback(text) or (last if _FINAL.match(last) else "")
 
 
 def last_traceback(text: str) -> str:
