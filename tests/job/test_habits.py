@@ -489,7 +489,8 @@ def test_an_optimizer_that_gets_a_part_of_a_step_is_told_and_takes_nothing_of_it
     critic, maker = make_model(seed=1), make_model(seed=2)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.0) for model in (critic, maker)]
     seen: list[Tensor] = []
-    optimizers[1].register_step_pre_hook(lambda *_: seen.append(next(maker.parameters()).grad.clone()))
+    first = next(maker.parameters())
+    optimizers[1].register_step_pre_hook(lambda *_: seen.append(torch.clone(first.grad)))  # type: ignore[arg-type]
     job, points = swell.Job(batch=8, micro=4, progress=False), Points(24)
     for model, optimizer in zip((critic, maker), optimizers, strict=True):
         job.wrap(model, optimizer)
