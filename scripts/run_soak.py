@@ -32,7 +32,8 @@ from swell.supervisor.surroundings import SURROUNDINGS, namespaces_refused
 SCRIPT = Path(__file__).with_name("soak.py")
 MODELS = ("network", "attention")
 QUICK = ("kill", "term", "stop", "stuck", "spin", "clock", "exception", "oom", "resize", "storm", "cleaner", "terminal")
-SLOW = ("supervisor", "stale", "writer")  # three times as rare, because the whole run, or a script, starts again
+SLOW = ("supervisor", "stale", "writer")  # half as often, because the whole run, or a script, starts again
+MTBF_S = 4.0  # a stuck worker is noticed after 8 s: struck more often, a run would hardly train between two strikes
 PRELOAD = "torch,torch.distributed,torch._dynamo,swell.job"  # otherwise most of the time goes into imports
 BEGIN, END = "<!-- soak: begin -->", "<!-- soak: end -->"
 
@@ -41,7 +42,7 @@ def strike(folder: Path, model: str, *, strikes: int, seconds: float, kinds: tup
     """Strike one model; the report of swell chaos, with its exit status."""
     run = folder / model
     line = [sys.executable, "-m", "swell", "chaos", "--json", "--show", "first", "--run-dir", str(run)]
-    line += ["--workers", "1:3", "--start", "3", "--mtbf", "0.8", "--at-once", "4", "--kinds", ",".join(kinds)]
+    line += ["--workers", "1:3", "--start", "3", "--mtbf", f"{MTBF_S:g}", "--at-once", "4", "--kinds", ",".join(kinds)]
     line += ["--stop-after", str(strikes), "--duration", str(seconds), "--seed", str(MODELS.index(model))]
     line += ["--hang-timeout", "5", "--stall-timeout", "8", "--grace", "20", "--disk", "256", "--preload", PRELOAD]
     line += ["--keep", str(folder / f"{model}-end"), str(SCRIPT), str(run), model]
@@ -93,7 +94,7 @@ def soak(folder: Path, *, strikes: int, seconds: float) -> dict[str, Any]:
     os.environ["TMPDIR"] = str(temporary)
     refused = namespaces_refused()
     around = () if refused else tuple(SURROUNDINGS)
-    kinds = (QUICK + around) * 3 + SLOW
+    kinds = (QUICK + around) * 2 + SLOW
     share, began_at = -(-strikes // len(MODELS)), time.monotonic()
     with ThreadPoolExecutor() as pool:
         limits = {"strikes": share, "seconds": seconds, "kinds": kinds}

@@ -60,7 +60,7 @@ class DamagedCheckpointError(CheckpointError):
 
 
 class RunFolderError(SwellError, RuntimeError):
-    """A run's folder that another process writes, or took over from this one."""
+    """A run's folder that another process writes or took over from this one, or that this user cannot write."""
 
 
 class WorldError(SwellError, RuntimeError):

@@ -86,7 +86,8 @@ def test_python_dash_m_swell_is_the_same_command() -> None:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_has_seen_enough_is_no_error(unbuffered: str) -> None:
-    line = f"PYTHONUNBUFFERED={unbuffered} {sys.executable} -m swell plan --batch 64 | true; exit ${{PIPESTATUS[0]}}"
+@pytest.mark.parametrize("command", ["plan --batch 64", "--help"])
+def test_a_reader_that_has_seen_enough_is_no_error(command: str, unbuffered: str) -> None:
+    line = f"PYTHONUNBUFFERED={unbuffered} {sys.executable} -m swell {command} | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

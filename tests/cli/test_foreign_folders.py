@@ -65,6 +65,7 @@ def test_the_command_line_of_another_user_is_not_run_unless_asked_for(
     assert main(["resume", str(run.path)]) == 2
     error = capsys.readouterr().err
     assert "belongs to user" in error and "--trust" in error and not (tmp_path / "touched").exists()
+    assert "cannot be read" not in error
     assert RunDir(run.path).read_record(trust=True)["folder"] == str(run.path)
 
 

@@ -44,3 +44,9 @@ def test_a_script_without_a_job_is_told_so(tmp_path: Path, capsys: pytest.Captur
     path.write_text("print('nothing to see')")
     assert main(["noise", str(path)]) != 0
     assert "trains with swell.Job" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--after", "--seconds"])
+def test_numbers_below_zero_are_refused(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["noise", option, "-1", str(tmp_path / "train.py")]) == 2
+    assert f"{option} is -1" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from swell.cli import main
 from swell.cli.run_line import RunLine, watched
-from swell.core.events import RunEnded, RunStarted, from_json
+from swell.core.events import RunEnded, RunStarted, Warned, from_json
 from swell.telemetry import EventLog, read_events
 from swell.telemetry.run_model import model_of
 from swell.telemetry.watch_view import picture
@@ -127,6 +127,19 @@ def test_a_log_is_told_in_sentences_and_given_whole_as_json(tmp_path: Path, caps
     assert main(["log", str(run), "--follow", "--last", "1"]) == 0  # it has ended, so nothing is waited for
 
 
+def test_what_a_log_says_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "a\x1b]0;title\x07\x1b[2J\u202eb\nc"
+    events = [*a_run()[:9], Warned(time=1.7e9, message=evil), RunEnded(time=1.7e9, step=9, samples=9, reason=evil)]
+    run = write_run(tmp_path / "run\x1b[31m", events)
+    assert main(["log", str(run)]) == 0
+    file = io.StringIO()
+    model = model_of(list(read_events(run / "events.jsonl")))
+    console = Console(file=file, width=200, force_terminal=True, color_system=None, _environ={})
+    console.print(picture(model, name=run.name, state="running", notes=6, width=200))
+    for text in (capsys.readouterr().out, file.getvalue()):
+        assert "a^[]0;title^G^[[2J<U+202E>b^Jc" in text and "\x1b" not in text and "\u202e" not in text
+
+
 def test_all_runs_of_a_folder_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path / "runs" / "a" / "one", a_run())
     write_run(tmp_path / "runs" / "two", a_run()[:9])
@@ -153,6 +166,15 @@ def test_the_line_under_a_run_stays_below_what_is_written(tmp_path: Path) -> Non
     assert shown[1].startswith("\r\x1b[K") and "batch" in shown[1] and "\n" not in shown[1]
     assert shown[2] == "\r\x1b[Ka worker says something\n"
     assert shown[3] == shown[1].removeprefix("\r\x1b[K")
+
+
+def test_the_line_is_there_for_a_run_whose_folder_does_not_exist_when_it_starts(tmp_path: Path) -> None:
+    shown: list[str] = []
+    line = RunLine(tmp_path / "run", lambda text: None, draw=shown.append)
+    line.refresh()
+    write_run(tmp_path / "run", a_run()[:20])
+    line.refresh()
+    assert len(shown) == 1 and "batch" in shown[0]
 
 
 @pytest.mark.parametrize("stuck", ["write", "draw"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
@@ -34,6 +35,14 @@ def test_every_benchmark_has_a_section_on_the_page_of_benchmarks() -> None:
     folders = [path.parent.name for path in (ROOT / "benchmarks").glob("*/README.md")]
     assert folders and all(f"`benchmarks/{folder}`" in page for folder in folders)
     assert not [line for line in page.splitlines() if line.startswith("# ")]
+
+
+def test_every_page_with_figures_says_when_and_on_what_they_were_measured() -> None:
+    pages = {path.parent.name: path.read_text() for path in (ROOT / "benchmarks").glob("*/README.md")}
+    measured = {name: text for name, text in pages.items() if re.search(r"^\|.*\d", text, re.MULTILINE)}
+    dateless = [name for name, text in measured.items() if not re.search(r"20\d\d-\d\d-\d\d|\d+ [A-Z]\w+ 20\d\d", text)]
+    placeless = [name for name, text in measured.items() if not re.search(r"(?i)cores?\b|H200", text)]
+    assert len(measured) > 10 and (dateless, placeless) == ([], [])
 
 
 def test_the_pictures_of_the_concept_pages_are_current_and_each_is_on_a_page() -> None:

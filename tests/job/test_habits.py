@@ -479,3 +479,34 @@ def test_a_mean_counts_samples_of_all_replicas() -> None:
     whole = mean_loss(make_model(), Points(19).x, Points(19).y).item()
     for found in run_workers(2, mean_on_replicas):
         assert found == {"loss": pytest.approx(whole), "evaluated": pytest.approx(whole)}
+
+
+# Optimizers that rest
+
+
+@pytest.mark.parametrize("by", ["steps", "micro-batches"])
+def test_an_optimizer_that_gets_a_part_of_a_step_is_told_and_takes_nothing_of_it_along(by: str) -> None:
+    critic, maker = make_model(seed=1), make_model(seed=2)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.0) for model in (critic, maker)]
+    seen: list[Tensor] = []
+    first = next(maker.parameters())
+    optimizers[1].register_step_pre_hook(lambda *_: seen.append(torch.clone(first.grad)))  # type: ignore[arg-type]
+    job, points = swell.Job(batch=8, micro=4, progress=False), Points(24)
+    for model, optimizer in zip((critic, maker), optimizers, strict=True):
+        job.wrap(model, optimizer)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for number, (x, y, _) in enumerate(job.loader(points)):
+            job.backward(mean_loss(critic, x, y), optimizer=optimizers[0])
+            job.step(optimizer=optimizers[0])
+            if job.steps % 2 == 0 if by == "steps" else number in (0, 2, 3):
+                job.backward(mean_loss(maker, x, y), optimizer=optimizers[1])
+                job.step(optimizer=optimizers[1])
+    told = [
+        str(each.message) for each in caught if "named an optimizer in 1 of the step's 2 micro-batches" in str(each)
+    ]
+    assert len(told) == (by == "micro-batches")
+    for gradient, start in zip(seen, (0, 16) if by == "steps" else (8,), strict=True):
+        rows = slice(start, start + 8)
+        (alone, *_) = torch.autograd.grad(mean_loss(maker, points.x[rows], points.y[rows]), list(maker.parameters()))
+        torch.testing.assert_close(gradient, alone)

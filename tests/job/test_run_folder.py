@@ -11,7 +11,7 @@ import torch
 import swell
 from swell.cli import main
 from swell.core.events import EpochStarted, Stepped, Warned
-from swell.errors import ConfigError
+from swell.errors import CheckpointError, ConfigError, RunFolderError
 from swell.supervisor.run_dir import RunDir
 from swell.telemetry import EventLog, read_events, recent_events
 from tests.job.scenario import Points, make_model, mean_loss
@@ -32,6 +32,40 @@ def test_two_folders_for_one_run_are_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("SWELL_RUN_DIR_GIVEN", "1")
     with pytest.raises(ConfigError, match=r"run_dir is '.*other'.*--run-dir. gives '.*run'; expected one folder"):
         swell.Job(tmp_path / "other", batch=4)
+
+
+@pytest.mark.parametrize("kind", ["dangling link", "link to itself", "file", "file on the way"])
+def test_a_folder_that_can_never_be_written_is_refused_before_the_first_step(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "run"
+    if kind == "dangling link":
+        folder.symlink_to(tmp_path / "nowhere")
+    elif kind == "link to itself":
+        folder.symlink_to(folder)
+    else:
+        folder.write_text("")
+        folder = folder / "inner" if kind == "file on the way" else folder
+    model, trained = make_model(), False
+    with (
+        pytest.raises(
+            (RunFolderError, CheckpointError), match=r"cannot be (written|listed).* another (one|run folder)"
+        ),
+        swell.Job(folder, batch=4, device="cpu") as job,
+    ):
+        job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        loader = job.loader(Points(8))
+        for _ in job.epochs(1):
+            for _ in loader:
+                trained = True
+    assert not trained
+
+
+def test_commands_refuse_a_link_to_itself_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run").symlink_to(tmp_path / "run")
+    (tmp_path / "train.py").write_text("")
+    for command in (["run", "--run-dir", str(tmp_path / "run"), str(tmp_path / "train.py")], ["status"], ["stop"]):
+        line = command if len(command) > 1 else [*command, str(tmp_path / "run")]
+        assert main(line) == 2
+        assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_run_is_found_by_the_folder_of_its_job_too(tmp_path: Path) -> None:

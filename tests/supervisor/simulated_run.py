@@ -93,6 +93,9 @@ class SimulatedRun:
         if before.number and max(stood, default=0) > 0 and any(m not in self.workers for m in before.members):
             late = [m for m in generation.members if self.workers[m].formed < max(stood)]
             assert not late, "after a loss nobody is new"
+        leaving = [w for w in self.workers.values() if w.notice is not None and w.notice.leave and not w.hung]
+        if any(worker.formed for worker in leaving):
+            assert any(self.workers[m].formed for m in generation.members), "who leaves on notice takes the state along"
         stayed = [member for member in before.members if member in generation.members]
         assert list(generation.members[: len(stayed)]) == stayed, "survivors keep their order and come first"
 

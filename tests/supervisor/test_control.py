@@ -122,7 +122,7 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no run in it"):
         ask(tmp_path, "status")
     (tmp_path / "events.jsonl").touch()
-    with pytest.raises(ConfigError, match=rf"swell explain {tmp_path}"):
+    with pytest.raises(ConfigError, match=rf"swell watch {tmp_path}"):
         ask(tmp_path, "status")
     (tmp_path / "control").mkdir()
     RunDir(tmp_path).write_record({})

@@ -266,6 +266,40 @@ def test_a_worker_that_is_asked_to_go_leaves_and_the_others_go_on() -> None:
     assert (run.members.target, run.members.restarts) == (2, 0)
 
 
+@pytest.mark.parametrize("joins", [False, True])
+def test_the_only_worker_with_the_state_leaves_after_it_has_shared_it_with_newcomers(joins: bool) -> None:
+    run = settled(target=1)
+    run.do(run.members.resize(2, run.now))
+    run.move(2)  # it is ready, and the generation of both announced
+    if joins:
+        run.move(2)
+    run.do(run.members.asked_to_leave(1, "SIGTERM", run.now))
+    assert run.generations[-1].members == (1, 2)
+    run.settle()
+    assert run.training() == [2] and run.ended is None
+    assert (run.members.target, run.members.restarts) == (1, 0)
+
+
+def test_a_worker_that_fails_while_another_leaves_does_not_take_the_place_of_the_last_one() -> None:
+    run = settled(target=3)
+    run.do(run.members.done(2, run.now))  # a script that raised says so, and exits a moment later
+    run.do(run.members.asked_to_leave(1, "SIGTERM", run.now))
+    run.exit(2, 1)
+    assert run.generations[-1].members == (3,)
+    run.settle()
+    assert run.training() == [3]
+
+
+def test_when_the_newcomers_are_lost_before_they_have_the_state_the_run_stops_and_saves() -> None:
+    run = settled(target=1, max_restarts=0)
+    run.do(run.members.resize(2, run.now))
+    run.move(2)
+    run.do(run.members.asked_to_leave(1, "SIGTERM", run.now))
+    run.exit(2, -9)
+    run.settle()
+    assert run.ended == EXIT_RESUME
+
+
 def test_when_the_last_worker_is_asked_to_go_the_run_stops() -> None:
     run = settled(target=1)
     run.do(run.members.asked_to_leave(1, "SIGTERM", run.now))

@@ -36,12 +36,23 @@ def test_addresses_and_the_output_of_an_earlier_process_do_not_count(tmp_path: P
         assert script_error(log, start).endswith("TypeError: <object at 0x...>")
 
 
-def test_a_script_that_fails_before_its_first_step_is_started_twice_only(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("raise ValueError('no such column')\n")
+@pytest.mark.parametrize(
+    ("script", "words", "status"),
+    [
+        ("raise ValueError('no such column')", "ValueError: no such column", 1),
+        ("x = (", "SyntaxError: '(' was never closed", 1),
+        ("import argparse; argparse.ArgumentParser(prog='train').parse_args(['--lr'])", "--lr", 2),
+    ],
+)
+def test_a_script_that_fails_before_its_first_step_is_started_twice_only(
+    tmp_path: Path, script: str, words: str, status: int
+) -> None:
+    (tmp_path / "train.py").write_text(f"{script}\n")
     with SupervisedRun.of(tmp_path, "--workers", "1", "--max-restarts", "9", str(tmp_path / "train.py")) as run:
-        assert run.end() == 1
+        assert run.end() == status
         assert run.terminal().count("started (pid") == 2
-        assert "came again before a worker's first step: ValueError: no such column" in run.terminal()
+        (line,) = [line for line in run.terminal().splitlines() if "came again before a worker's first step" in line]
+        assert words in line
 
 
 SHARDED = """

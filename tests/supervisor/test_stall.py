@@ -84,6 +84,26 @@ def test_workers_that_all_wait_are_not_ended() -> None:
     assert train({1: True, 2: True}, {1: True, 2: True}, seconds=5000) == []
 
 
+@pytest.mark.parametrize(("absent", "killed"), [((), (2,)), ((1,), (1,))])
+def test_one_that_gets_stuck_while_it_forms_a_world_is_ended_once_nobody_is_missing(
+    absent: tuple[int, ...], killed: tuple[int, ...]
+) -> None:
+    members = Membership(parse_sizes("2"), target=2, patience=Patience(stall_s=8.0))
+    members.begin(0.0)
+    for member in (1, 2):
+        members.ready(member, 0.0)
+    for member in {1, 2} - set(absent):
+        members.joined(member, 1, 0.0)
+    ended = []
+    for second in range(130):
+        for member in (1, 2):
+            waits = member == 1 and not absent
+            activity = Activity(doing="starting", waiting=waits, still_s=0.0 if waits else float(second))
+            members.beat(member, 0, float(second), activity)
+        ended += [action.member for action in members.tick(float(second)) if isinstance(action, Kill)]
+    assert tuple(ended) == killed
+
+
 def test_at_a_stop_the_culprit_goes_first_so_that_the_others_have_time_to_save() -> None:
     killed = train({1: True, 2: False}, {1: True, 2: False}, stop=True, seconds=55)
     assert [text.split(" after ")[0] for text in killed] == ["2"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swell.core.events import Event
+from swell.core.events import Event, Warned
 from swell.telemetry import LOG_NAME, EventLog, Fanout, ProgressLine, open_sinks, read_events
 from tests.telemetry.runs import a_run
 
@@ -81,10 +81,10 @@ def test_the_sinks_of_a_run_are_its_log_a_line_where_it_is_wanted_and_the_users_
 
 
 @pytest.mark.parametrize("progress", [None, False])
-def test_without_a_folder_a_terminal_or_a_wish_there_are_no_sinks(progress, capsys):
+def test_without_a_folder_a_terminal_or_a_wish_only_warnings_are_shown(progress, capsys, caplog):
     sinks = open_sinks(None, progress=progress)
-    assert sinks.sinks == ()
-    for event in a_run():
+    for event in [*a_run(), Warned(time=0.0, message="the disk is full")]:
         sinks.emit(event)
     sinks.close()
     assert capsys.readouterr().out == ""
+    assert caplog.messages == ["warning: the disk is full"]

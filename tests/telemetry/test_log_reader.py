@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from swell.core.events import BatchChanged, Event, LogStarted, Stepped, Warned, to_json
 from swell.errors import ConfigError
+from swell.supervisor.run_dir import RunDir
 from swell.telemetry import LOG_NAME, EventLog, LogReader, log_file, read_events
 from swell.telemetry.log import last_samples
 from swell.telemetry.log_parts import older_parts, put_away
@@ -124,6 +125,25 @@ def test_a_folder_that_is_no_run_is_named(tmp_path):
     with pytest.raises(ConfigError, match="does not exist"):
         require_log(tmp_path / "nowhere")
     assert LogReader(tmp_path / "nowhere").poll() == []
+
+
+def test_a_log_that_comes_later_is_read_even_if_its_folder_comes_with_it(tmp_path):
+    reader = LogReader(tmp_path / "run")
+    assert reader.poll() == []
+    (tmp_path / "run").mkdir()
+    assert reader.poll() == []
+    EventLog(tmp_path / "run" / LOG_NAME).emit(Warned(time=0.0, message="m"))
+    assert messages(reader.poll()) == ["m"]
+
+
+def test_a_supervised_run_is_found_by_the_folder_of_its_supervisor_too(tmp_path):
+    supervised, job = tmp_path / "supervised", tmp_path / "job"
+    reader = LogReader(supervised)
+    (supervised / "control").mkdir(parents=True)
+    RunDir(supervised).connect(job)
+    EventLog(job / LOG_NAME).emit(Warned(time=0.0, message="m"))
+    assert messages(reader.poll()) == ["m"]
+    assert require_log(supervised) == (job / LOG_NAME).resolve()
 
 
 def test_short_lines_whose_whole_line_is_lost_are_passed_over(tmp_path):

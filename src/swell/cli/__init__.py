@@ -66,24 +66,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     0
     """
     open_closed_streams()
-    parser = _parser()
+    try:
+        status = _run(_parser(), argv)
+        sys.stdout.flush()  # now, so that a closed pipe is handled below
+        return status
+    except BrokenPipeError:  # the reader of the pipe has stopped reading; that is no error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # the same, seen by rich, which calls it a failure
+            return 0
+        raise
+
+
+def _run(parser: Parser, argv: Sequence[str] | None) -> int:
     args = parser.parse_args(argv)
     if "run" not in args:
         parser.print_help()
         return 0
     try:
-        status = args.run(args)
-        sys.stdout.flush()  # now, so that a closed pipe is handled below
-        return status
+        return args.run(args)
     except SwellError as error:
         print(f"swell {args.command}: {harmless(' '.join(str(error).split()))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"swell {args.command}: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of the pipe has stopped reading; that is no error
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _parser() -> Parser:

@@ -26,12 +26,13 @@ def _run(args: Namespace) -> int:
     from swell.telemetry import LOG_NAME
     from swell.telemetry.decisions import accounts
     from swell.telemetry.log import read_events
+    from swell.telemetry.log_reader import find_log
 
     if args.last is not None and args.last < 1:
         raise ConfigError(f"--last is {args.last}; expected a number of changes, 1 or more.")
     path = Path(args.run_dir)
     named = not path.is_dir()  # by the user, who may name a link
-    log = path if named else path / LOG_NAME
+    log = find_log(path)
     events = list(read_events(log, follow=named)) if os.path.lexists(log) else []
     if not events:
         problem = "has no events" if log.exists() else f"has no {LOG_NAME}" if path.exists() else "does not exist"

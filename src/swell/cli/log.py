@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from swell.cli.command import Command
+from swell.core.harmless import harmless
 from swell.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _lines(events: Iterable[Event], args: Namespace) -> Iterator[str]:
         else:
             text = sentence(event)
         if text is not None:
-            yield f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(event.time))}  {text}"
+            yield f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(event.time))}  {harmless(text)}"
 
 
 COMMAND = Command(

@@ -26,6 +26,8 @@ def _options(parser: ArgumentParser) -> None:
 def _run(args: Namespace) -> int:
     from swell.cli.rehearse import rehearse
 
+    if args.seconds < 0 or args.after < 0:
+        raise ConfigError(f"--seconds is {args.seconds:g} and --after is {args.after}; expected 0 or more for both.")
     findings = rehearse(args.script, args.arguments, workers=args.workers, seconds=args.seconds, after=args.after)
     noise = findings["noise"]
     if noise is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
@@ -122,7 +123,7 @@ def given_folder(args: Namespace) -> dict[str, str]:
     """Variables that tell the job which folder the user chose; none if the user chose none."""
     if not args.run_dir or not getattr(args, "run_dir_given", True):
         return {}
-    return {"SWELL_RUN_DIR": str(Path(args.run_dir).resolve()), "SWELL_RUN_DIR_GIVEN": "1"}
+    return {"SWELL_RUN_DIR": os.path.realpath(args.run_dir), "SWELL_RUN_DIR_GIVEN": "1"}
 
 
 def _in_place(
@@ -179,7 +180,7 @@ def _in_place(
     record = {
         "options": {
             **options,
-            **{"run_dir": str(run_dir.resolve()), "run_dir_given": given, "fresh": False},
+            **{"run_dir": os.path.realpath(run_dir), "run_dir_given": given, "fresh": False},
             "token_file": None,  # the token is in the run's folder
         },
         "folder": str(Path.cwd()),

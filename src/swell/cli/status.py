@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swell.cli.active_run import add_run_argument
@@ -59,18 +58,17 @@ def _run(args: Namespace) -> int:
 
 def _figures(run_dir: str) -> RunSummary | None:
     """The latest figures of the run's log; None before the first step, or if the job has no folder."""
-    from swell.supervisor.run_dir import RunDir
+    from swell.telemetry.log_reader import find_log
     from swell.telemetry.log_tail import recent_events
     from swell.telemetry.run_summary import RunSummary
 
-    for folder in (Path(run_dir), RunDir(run_dir).job_folder):
-        events = recent_events(folder / "events.jsonl")
-        if events:
-            summary = RunSummary()
-            for event in events:
-                summary.take(event)
-            return summary
-    return None
+    events = recent_events(find_log(run_dir))
+    if not events:
+        return None
+    summary = RunSummary()
+    for event in events:
+        summary.take(event)
+    return summary
 
 
 def _as_json(figures: RunSummary) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class GradientSum:
         """
         if self._sums or (not last and (self._narrow or self._hand_over)):
             return False
-        self.in_place = True
+        self.in_place, self._codes = True, None
         if not last:
             self._kept.keep(self.parameters)
         return True

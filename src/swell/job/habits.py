@@ -96,6 +96,20 @@ class Habits:
                 f"micro-batch on one replica, and is refused when it is not. {_CLIP_IN_STEP}",
             )
 
+    def after_step(self, step: StepInProgress) -> None:
+        """Warn if an optimizer that was named in ``job.backward`` had a part of the step, or did not take it."""
+        for number, indices in step.named.items():
+            taken = number in step.stepped or number in step.taken
+            if not step.abandoned and (len(indices) < len(step.mine) or not taken):
+                rest = "" if taken else ", which job.step did not take after the last one"
+                self._tell(
+                    "part",
+                    f"job.backward named an optimizer in {len(indices)} of the step's {len(step.mine)} micro-batches"
+                    f"{rest}; expected all of them, and job.step for it after each, or none. A counter in the loop "
+                    "counts micro-batches: let an optimizer rest by job.steps, which stays the same for all of a step, "
+                    "as in `if job.steps % 5 == 0:`. Ignore this if it is meant.",
+                )
+
     def _is_free(self, plan: Plan) -> bool:
         """Whether this step, or a later one, is laid out in another way than as one micro-batch on one replica."""
         return plan.num_micro_batches > 1 or self._peers.elastic or not self._pace.always_base

@@ -225,7 +225,8 @@ class Job:
         if state.has_data:
             raise LoopError(
                 "this job already has a training loader; a second one would count its samples twice. Use "
-                "job.evaluation(...) for validation data, or a swell.Job of its own for another run."
+                "job.evaluation(...) for validation data, one data set that gives a sample of each for two tasks at "
+                "once, or a swell.Job of its own for another run."
             )
         check_dataset(dataset, "loader")
         if isinstance(dataset, IterableDataset):

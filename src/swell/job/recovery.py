@@ -88,8 +88,8 @@ class Recovery:
         rows = collective.gather_numbers([self._place(), float(refusal is not None)])
         if any(row[1] for row in rows):
             raise refusal or RunFolderError(
-                f"run folder {state.run_dir} was refused to the first replica; expected one that no active run writes. "
-                f"See its message."
+                f"run folder {state.run_dir} was refused to the first replica; expected one that it can write and that "
+                f"no active run does. See its message."
             )
         places = [int(row[0]) for row in rows]
         source, own = places.index(max(places)), places[collective.rank]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 FIRST_S = 60.0  # the first save of a run that saves by the clock, unless its first epoch ends sooner
 _AGAIN_S = 30.0  # from a save that failed to the next attempt
 _ROOM_S = 60.0  # how long a save that is waited for tries again, where the disk takes nothing and no deadline is near
+_NEVER = {errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}  # can be written
 _RETRY_S, _LAST_S = 1.0, 5.0  # between two such attempts, and from the last one to a notice's deadline
 
 
@@ -170,9 +172,10 @@ class Saving:
             self._saver.wait()
 
     def take_folder(self) -> RunFolderError | None:
-        """Become the writer of the run's folder, if this is the first replica; why not, if another process is.
+        """Become the writer of the run's folder, if this is the first replica; why not, if it cannot be.
 
-        A folder that cannot be written now is asked for again by the next save.
+        A folder that cannot be written now (a full disk) is asked for again by the next save. Before the first step one
+        that never can be is refused, because hours later nothing would be saved.
         """
         if self._lock is None or not self._peers.is_first:
             return None
@@ -181,6 +184,11 @@ class Saving:
         except RunFolderError as refusal:
             return refusal
         except OSError as error:
+            if self._state.steps == 0 and error.errno in _NEVER:
+                return RunFolderError(
+                    f"run folder {self._lock.folder} cannot be written ({error.strerror}: {error.filename}); expected "
+                    f"a folder of this user's own. Give another one, or change its owner or permissions."
+                )
             warnings.warn(
                 f"{disk_error(error, doing='locking the run', folder=self._lock.folder)} Until then nothing is logged.",
                 stacklevel=script_level(),

@@ -141,6 +141,8 @@ class Steps:
         if scaler is not None:
             weighted = scaler.scale(weighted)
         if only:
+            for learner in learners:
+                step.named.setdefault(self._state.learners.index(learner), set()).add(step.index)
             parameters = [p for learner in learners for p in learner.gradients.parameters if p.requires_grad]
             options = {**options, "inputs": parameters}
         try:
@@ -242,6 +244,8 @@ class Steps:
 
     def close(self, step: StepInProgress) -> None:
         """The loader goes on: replicas without samples join the update, spoiled steps are given up together."""
+        if step.named:
+            self._habits.after_step(step)
         if not step.ended:
             self._end(step)
         self._committer.end_body()
@@ -254,6 +258,9 @@ class Steps:
                 if not step.ended and number not in step.stepped:
                     self._update(step, learner, number, None)
         elif step.stepped:  # several optimizers, and the user let some of them rest
+            for number, learner in enumerate(self._state.learners):
+                if number not in step.stepped:
+                    learner.clear()  # otherwise its next step would have gradients of this one too
             try:
                 self._commit(step, Outcome(stepped=True), in_body=False)
             except WorldError as error:

@@ -52,6 +52,9 @@ class StepInProgress:
     weighted: bool | None = None  # whether weights are explicit; None until the first backward pass
     taken: set[int] = field(default_factory=set)  # optimizers that have taken the gradients of that micro-batch
     stepped: set[int] = field(default_factory=set)  # optimizers that updated their weights in this step
+    named: dict[int, set[int]] = field(
+        default_factory=dict
+    )  # optimizers named in backward passes: of which micro-batches
     closures: dict[int, list[tuple[int, Callable[..., Any], tuple[Any, ...]]]] = field(default_factory=dict)
     spoiled: str | None = None  # why the step cannot be finished
     touched: str | None = None  # what the user's loop did to gradients, so that the step must be done again

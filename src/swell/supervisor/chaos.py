@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -121,8 +122,9 @@ class Chaos:
 
     def _run(self) -> None:
         options = self._options
-        began_at = self._wait_for_training()
-        end_at = float("inf") if options.duration_s is None else began_at + options.duration_s
+        self._wait_for_training()
+        began_at = time.monotonic()
+        end_at = math.inf if options.duration_s is None else began_at + options.duration_s
         next_at = began_at + self._random.expovariate(1 / options.mtbf_s)
         while not self._over.is_set():
             total = self.strikes.total()
@@ -135,7 +137,7 @@ class Chaos:
                 return
             if not spent and time.monotonic() >= next_at:
                 for _ in range(self._random.randint(1, options.at_once)):
-                    self._strike()
+                    self._strike(end_at)
                 next_at = time.monotonic() + self._random.expovariate(1 / options.mtbf_s)
 
     def _stop(self) -> None:
@@ -146,14 +148,15 @@ class Chaos:
         while not self.stopped and not self._over.wait(0.1):
             self.stopped = self._ask("stop") is not None
 
-    def _wait_for_training(self) -> float:
-        while not self._over.wait(0.1):
+    def _wait_for_training(self, end_at: float = math.inf) -> dict[str, Any] | None:
+        """The status of the run as soon as it trains; None where it is over before, or at ``end_at``."""
+        while time.monotonic() < end_at and not self._over.wait(0.1):
             status = self._ask("status")
             if status is not None and status["state"] == "training" and status["pid"] not in self._supervisors:
-                break
-        return time.monotonic()
+                return status
+        return None
 
-    def _strike(self) -> None:
+    def _strike(self, end_at: float) -> None:
         status = self._ask("status")
         if status is None or not status["members"] or status["pid"] in self._supervisors:
             return
@@ -161,7 +164,7 @@ class Chaos:
         if kind in STRIKES:
             self._strike_worker(kind, status)
         elif kind in ("supervisor", "stale"):
-            self._strike_supervisor(kind, status)
+            self._strike_supervisor(kind, end_at)
         elif kind == "resize":
             others = [workers for workers in status["allowed"] if workers != status["target"]]
             if others and self._ask("resize", workers=self._random.choice(others)) is not None:
@@ -207,10 +210,17 @@ class Chaos:
             if kind == "term" and not self._over.wait(0.5):
                 self._ask("resize", workers=status["target"])
 
-    def _strike_supervisor(self, kind: str, status: dict[str, Any]) -> None:
-        """Kill it, once training has begun; whoever runs it starts it again. A second writer would be let in then."""
+    def _strike_supervisor(self, kind: str, end_at: float) -> None:
+        """Kill it as soon as the run trains; whoever runs it starts it again.
+
+        It waits, because a run under many strikes hardly ever trains at the moment of one. A second writer that is
+        under way is waited for too: it would be let in.
+        """
         writer = self._lasting.get("writer")
-        if status["state"] != "training" or (writer is not None and writer.is_alive()):
+        if writer is not None:
+            writer.join(None if end_at == math.inf else max(0.0, end_at - time.monotonic()))
+        status = self._wait_for_training(end_at)
+        if status is None:
             return
         workers = [worker["pid"] for worker in status["workers"]]
         if kind == "stale":

@@ -240,13 +240,21 @@ class Membership:
         return [*actions, *self._decide(now)]
 
     def asked_to_leave(self, member: int, source: str, now: float) -> list[Action]:
-        """A worker got notice from elsewhere (a signal): the others go on without it if they are enough."""
+        """A worker got notice from elsewhere (a signal): the others go on without it if they are enough.
+
+        Where the others are newcomers that have formed no world yet, it leaves after it has formed one with them:
+        nobody else has the steps since the last save.
+        """
         worker = self.workers.get(member)
         if worker is None or worker.phase != "ready" or self.end.stopping or self.end.finishing:
             return []
-        rest = self.sizes.floor(len(ranked(self.workers, self.generation)) - 1)
+        others = [other for other in ranked(self.workers, self.generation) if other is not worker]
+        rest = self.sizes.floor(len(others))
         if rest is None:
             return self.stop(f"{source} to worker {member}", now)
+        if worker.formed and not any(other.formed >= worker.formed for other in others):
+            worker.asked_by = source
+            return self._decide(now)
         if not self.places.withdraw(worker.node, worker.slot):
             self.wanted = min(self.target, rest)
         notice = worker.dismiss(now, grace_s=self.patience.grace_s)
@@ -308,6 +316,8 @@ class Membership:
             reason = overdue(worker, around, patience=self.patience, now=now)
             if reason:
                 actions += worker.kill(reason)
+        for worker in [worker for worker in self.workers.values() if worker.asked_by]:
+            actions += self.asked_to_leave(worker.member, worker.asked_by, now)
         return [*actions, *self._decide(now)]
 
     def _fault(self, worker: Worker, code: int, now: float, error: str) -> list[Action]:
@@ -383,10 +393,11 @@ class Membership:
             present.append(worker)
             actions.append(Start(worker.member, worker.slot, worker.node))
         surplus = [worker for worker in placed if nodes[worker.node].leaving]
-        if len(present) > target:
+        staying = [worker for worker in present if worker.phase != "done"]  # one that failed says so before it exits
+        if len(staying) > target:
             starting = [worker for worker in reversed(present) if worker.phase == "starting"]
             ready = [worker for worker in ranked(self.workers, self.generation) if not nodes[worker.node].leaving]
-            surplus += [*starting, *reversed(ready)][: len(present) - target]
+            surplus += [*starting, *reversed(ready)][: len(staying) - target]
         members, grace_s = set(self.generation.members) if surplus else set(), self.patience.grace_s
         may_leave = is_formed(self.workers, self.generation) or not is_whole(self.workers, self.generation)
         for worker in surplus:

@@ -27,6 +27,12 @@ def ranked(workers: Mapping[int, Worker], newest: Generation) -> list[Worker]:
     return sorted(ready, key=lambda worker: (ranks.get(worker.member, math.inf), worker.member))
 
 
+def has_joined(workers: Mapping[int, Worker], newest: Generation) -> bool:
+    """Whether every member lives and has at least begun to form the generation."""
+    members = [workers.get(member) for member in newest.members]
+    return all(worker is not None and worker.joined == newest.number for worker in members)
+
+
 def is_formed(workers: Mapping[int, Worker], newest: Generation) -> bool:
     """Whether every member lives and has formed the generation."""
     members = [workers.get(member) for member in newest.members]

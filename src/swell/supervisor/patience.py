@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from swell.supervisor.generation import Generation
-from swell.supervisor.next_generation import is_formed
+from swell.supervisor.next_generation import has_joined
 from swell.supervisor.notice import Notice
 from swell.supervisor.stall import describe_stall, stall_limit
 from swell.supervisor.worker import Worker
@@ -30,7 +30,7 @@ class Moment:
 
     newest: Generation
     members: frozenset[int]
-    formed: bool  # whether all members have formed the newest generation
+    joined: bool  # whether all members have begun to form the newest generation, so that nobody waits for one to come
     waiting: int  # how many members wait for others
     announced_at: float
     stopping: Notice | None
@@ -41,8 +41,8 @@ class Moment:
     ) -> Moment:
         """As they are now."""
         waiting = sum(member in workers and workers[member].activity.waiting for member in newest.members)
-        members, formed = frozenset(newest.members), is_formed(workers, newest)
-        return cls(newest, members, formed, waiting, announced_at, stopping)
+        members, joined = frozenset(newest.members), has_joined(workers, newest)
+        return cls(newest, members, joined, waiting, announced_at, stopping)
 
 
 def overdue(worker: Worker, around: Moment, *, patience: Patience, now: float) -> str:
@@ -62,7 +62,7 @@ def overdue(worker: Worker, around: Moment, *, patience: Patience, now: float) -
     awaited = around.waiting > worker.activity.waiting  # by another member
     if around.stopping is not None and awaited:
         return _holds_up(worker, around.stopping, now=now)
-    if around.formed or worker.joined < newest.number:
+    if around.joined or worker.joined < newest.number:
         since = worker.moved_at if worker.joined == newest.number else max(around.announced_at, worker.moved_at)
         limit_s = stall_limit(worker.activity, awaited=awaited, stall_s=patience.stall_s)
         if now - since > limit_s:

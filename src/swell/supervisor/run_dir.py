@@ -106,7 +106,9 @@ class RunDir:
         if (elsewhere := _named_in(self._supervised_in)) is not None and not self._record.exists():
             return RunDir(elsewhere).find_socket()
         try:
-            socket = self.control.resolve() / "socket"
+            socket = (
+                Path(os.path.realpath(self.control)) / "socket"
+            )  # resolve() raises RuntimeError for a loop of links
             if socket.is_socket():
                 return socket
             return Path(os.fsdecode(read_regular(self.control / "address", limit=_LONGEST_PATH)))
@@ -124,7 +126,7 @@ class RunDir:
             return f"It has ended or was stopped: bring it back with `swell resume {self.path}`."
         if (self.path / "events.jsonl").exists():
             return (
-                "Its run was not started by `swell run`, so it has no supervisor: read its log with `swell explain "
+                "Its run was not started by `swell run`, so it has no supervisor: look at it with `swell watch "
                 f"{self.path}`, or start its script again to resume it."
             )
         problem = "There is no run in it" if self.path.exists() else "There is no such folder"
@@ -161,6 +163,8 @@ class RunDir:
             if isinstance(record, dict):
                 return record
             raise ValueError("not a JSON object")
+        except ConfigError:
+            raise
         except FileNotFoundError:
             raise ConfigError(
                 f"run folder {self.path} has no {path.name}; expected a run that can be resumed. Give the --run-dir of "

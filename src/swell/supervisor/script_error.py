@@ -8,6 +8,7 @@ from pathlib import Path
 _TAIL = 2**16  # bytes at the end of a log that are searched
 _BEGIN = "Traceback (most recent call last):"
 _RANK = re.compile(r"^\[rank\d+\]: ?")  # what torch puts before each line
+_FINAL = re.compile(r"SyntaxError: |.*: error: |.*: Error while finding module ")  # of Python and of argparse
 _ADDRESS = re.compile(r"0x[0-9a-f]{4,}")
 
 # What torch says where a script wants a process group of its own, in words of several versions.
@@ -17,7 +18,8 @@ _OWN_GROUP = ("environment variable RANK expected", "Default process group has n
 def script_error(log: Path, start: int) -> str:
     """The last traceback that a log has after byte ``start``; empty if it has none.
 
-    Addresses in it are left out, so that the same error twice gives the same text.
+    A syntax error, an unknown module and wrong arguments have none: their last line counts. Addresses are left out, so
+    that the same error twice gives the same text.
     """
     try:
         with log.open("rb") as file:
@@ -25,7 +27,8 @@ def script_error(log: Path, start: int) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    return last_traceback(text)
+    last = text.rstrip().rpartition("\n")[2]
+    return last_traceback(text) or (last if _FINAL.match(last) else "")
 
 
 def last_traceback(text: str) -> str:

@@ -31,6 +31,7 @@ class Worker:
     activity: Activity = field(default_factory=Activity)  # as of its last heartbeat
     deadline: float = math.inf
     killed: bool = False
+    asked_by: str = ""  # who asked it to leave, while nobody who stays has the state of the run yet
     leaving: bool = False  # it announced its exit: no more heartbeats, only a deadline
 
     def kill(self, reason: str) -> list[Action]:

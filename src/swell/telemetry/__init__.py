@@ -20,6 +20,7 @@ from swell.telemetry.series import Series, series_of
 from swell.telemetry.tensorboard import TensorBoardSink
 from swell.telemetry.timeline import draw_timeline
 from swell.telemetry.tracker import TrackerSink
+from swell.telemetry.warning_log import WarningLog
 
 __all__ = [
     "LOG_NAME",
@@ -32,6 +33,7 @@ __all__ = [
     "Series",
     "TensorBoardSink",
     "TrackerSink",
+    "WarningLog",
     "compare",
     "draw_run",
     "draw_timeline",
@@ -54,13 +56,12 @@ def open_sinks(
     """The sinks of one process of a run: its log in ``folder``, a progress line, and the user's own.
 
     Without a folder there is no log. ``progress`` is True for a progress line, False for none, and None for one only if
-    the standard output is a terminal. ``may_write`` is asked before each event whether this process writes the
-    folder's log.
+    the standard output is a terminal; without one, warnings go to the logger ``swell``. ``may_write`` is asked before
+    each event whether this process writes the folder's log.
     """
     sinks: list[Sink] = []
     if folder is not None:
         sinks.append(EventLog(Path(folder) / LOG_NAME, small=True, may_write=may_write))
     line = ProgressLine()
-    if line.live if progress is None else progress:
-        sinks.append(line)
+    sinks.append(line if (line.live if progress is None else progress) else WarningLog())
     return Fanout([*sinks, *extra])

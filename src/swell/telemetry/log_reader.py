@@ -10,6 +10,7 @@ from typing import IO
 
 from swell.core.events import Event
 from swell.errors import ConfigError
+from swell.supervisor.run_dir import RunDir
 from swell.telemetry.log_lines import SCHEMA, LineReader, Torn
 from swell.telemetry.log_parts import older_parts, open_log, part_number
 
@@ -20,13 +21,14 @@ _AT_ONCE = 8_000_000  # bytes of the newest file that one poll reads
 class LogReader:
     """Reads a run's events from its folder or its log, as many as there are at each ``poll``.
 
-    It never blocks or locks the writer, and it never raises for what is in the file. A line that is still being written
-    is read when it is complete; a torn one is passed over. Files that were put away meanwhile are read to their end.
+    Folder and log may come later. It never blocks or locks the writer, and it never raises for what is in the file. A
+    line that is still being written is read when it is complete; a torn one is passed over. Files that were put away
+    meanwhile are read to their end.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        path = Path(path)
-        self.path = path / LOG_NAME if path.is_dir() else path
+        self._given = path
+        self.path = find_log(path)
         self.torn = 0  # lines that were cut
         self.unknown: Counter[str] = Counter()  # complete lines that this version does not know, by kind
         self.events = 0  # that were read
@@ -59,6 +61,7 @@ class LogReader:
         """The events that were written since the last call; empty if there are none, or no log yet."""
         events: list[Event] = []
         if self._file is None:
+            self.path = find_log(self._given)
             self._read_parts(events)
             self._open()
         while self._file is not None:
@@ -136,10 +139,18 @@ def _kind(line: bytes) -> str:
         return line[:20].decode(errors="replace")
 
 
+def find_log(path: str | os.PathLike[str]) -> Path:
+    """The log of a run by its folder or its own path; of a ``swell run`` whose job has another folder, the job's."""
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    own = path / LOG_NAME
+    return own if os.path.lexists(own) else RunDir(path).job_folder / LOG_NAME
+
+
 def require_log(path: str | os.PathLike[str]) -> Path:
     """The log of a run by its folder or its own path; ``ConfigError`` in clear words if there is none."""
-    path = Path(path)
-    log = path / LOG_NAME if path.is_dir() else path
+    path, log = Path(path), find_log(path)
     if not path.exists():
         raise ConfigError(f"{path} does not exist; expected the folder of a run. Check the path, or see `swell list`.")
     if not log.is_file():

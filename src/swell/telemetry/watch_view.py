@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from swell.core.harmless import harmless
 from swell.telemetry.run_document import batch_words, finite, noise_words
 from swell.telemetry.run_model import RunModel
 from swell.telemetry.run_summary import compact, duration
@@ -24,7 +25,8 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 def picture(model: RunModel, *, name: str, state: str, notes: int = 8, width: int = 80) -> RenderableType:
     """Where the run is, how it is laid out, what it measures, where its time goes and what happened last."""
-    title = Text.assemble((name, "bold"), "  ", (state, _STYLES.get(state, "bold")), overflow="ellipsis", no_wrap=True)
+    shown = [(harmless(name), "bold"), "  ", (state, _STYLES.get(state, "bold"))]
+    title = Text.assemble(*shown, overflow="ellipsis", no_wrap=True)
     if model.latest is None:
         return Group(title, Text("No step was taken yet.", style="dim"), *_happened(model, notes))
     return Group(title, _progress(model, state), _figures(model, width), _spent(model), *_happened(model, notes))
@@ -93,7 +95,7 @@ def _happened(model: RunModel, most: int) -> list[Text]:
         words = sentence(note.event)
         if words is not None:
             clock = time.strftime("%H:%M:%S", time.localtime(note.event.time))
-            lines.append(Text.assemble((f"{clock}  ", "dim"), words, overflow="ellipsis", no_wrap=True))
+            lines.append(Text.assemble((f"{clock}  ", "dim"), harmless(words), overflow="ellipsis", no_wrap=True))
     return [Text(""), *lines] if lines else []
 
 
