@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -16,6 +17,17 @@ def _options(parser: ArgumentParser) -> None:
     add("--token-file", metavar="FILE", help="the run's token (default: $SWELL_TOKEN)")
     add("--folder", metavar="DIR", help="where the script is on this machine (default: the same path as there)")
     add("--run-dir", metavar="DIR", help="the run's folder on this machine (default: the same path as there)")
+    add(
+        "--machine",
+        default="",
+        metavar="NAME",
+        help="agents with the same name are on one machine (default: each alone)",
+    )
+    add(
+        "--leave-with-stdin",
+        action="store_true",
+        help="leave the run when the standard input ends; what it says is the reason",
+    )
     add(
         "--wait",
         type=float,
@@ -46,6 +58,8 @@ def _run(args: Namespace) -> int:
         folder=None if args.folder is None else Path(args.folder).resolve(),
         run_dir=None if args.run_dir is None else Path(args.run_dir).resolve(),
         wait_s=args.wait,
+        machine=args.machine,
+        leash=sys.stdin.fileno() if args.leave_with_stdin else None,
     )
     identity = RunIdentity(find_token(args.token_file))
     raise_descriptor_limit()

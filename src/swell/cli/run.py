@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,12 @@ def add_run_options(parser: ArgumentParser, *, max_restarts: int = 3) -> None:
         metavar="S",
         help="with --listen: seconds after which a machine that cannot be reached is lost (default: 5)",
     )
-    add("--engine", choices=["inplace", "torchrun"], default="inplace", help="how the world changes (default: inplace)")
+    add(
+        "--engine",
+        choices=["inplace", "ray", "torchrun"],
+        default="inplace",
+        help="how the world changes (default: inplace); ray: in place, on the nodes of a Ray cluster",
+    )
     budget = f"number of faults to recover from; resizes do not count (default: {max_restarts})"
     add("--max-restarts", type=int, default=max_restarts, metavar="N", help=budget)
     add(
@@ -85,6 +91,19 @@ def add_run_options(parser: ArgumentParser, *, max_restarts: int = 3) -> None:
         metavar="HOST:PORT",
         help="torchrun: where nodes meet (default: localhost:29400)",
     )
+    add(
+        "--ray-options",
+        default="",
+        metavar="JSON",
+        help='ray: options of each worker\'s actor (default: {"num_cpus": 1}, with "num_gpus": 1 if there are GPUs)',
+    )
+    add(
+        "--ray-wait",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="ray: seconds to wait at the start for room for the smallest number of workers (default: 600)",
+    )
     add("--fresh", action="store_true", help="start over: what the script's run folder holds is moved aside")
     add("-m", "--module", action="store_true", help="SCRIPT is a module, as in python -m")
     add("script", metavar="SCRIPT", help="the training script")
@@ -116,7 +135,8 @@ def start_run(
         raise ConfigError(f"script is {args.script!r}; expected the path of an existing file, or -m and a module.")
     if args.engine == "torchrun":
         return _with_torchrun(args, command[1:])
-    return _in_place(args, command, options, {**(variables or {}), **given_folder(args)}, worker)
+    start = functools.partial(_in_place, args, command, options, {**(variables or {}), **given_folder(args)}, worker)
+    return _on_ray(args, start) if args.engine == "ray" else start()
 
 
 def given_folder(args: Namespace) -> dict[str, str]:
@@ -132,7 +152,11 @@ def _in_place(
     options: dict[str, Any],
     variables: Mapping[str, str],
     worker: type[WorkerProcess] | None,
+    *,
+    network: Network | None = None,
+    listening: Callable[[str], None] = lambda address: None,
 ) -> int:
+    """Run in place: with agents where ``network`` or the options say how they join."""
     from swell.runtime.environment import count_places
     from swell.supervisor.descriptors import raise_descriptor_limit
     from swell.supervisor.patience import Patience
@@ -149,7 +173,7 @@ def _in_place(
         raise ConfigError(f"--max-restarts is {args.max_restarts}; expected 0 or more.")
     sizes = parse_sizes(args.workers)
     trace = None if args.trace is None else read_worker_trace(args.trace).faster(args.trace_speed)
-    network = _network(args)
+    network = network or _network(args)
     places = sizes.largest if network is not None else count_places()
     first = sizes.nearest_below(places if trace is None else trace.at(0))
     run_dir = run_folder(args)
@@ -187,7 +211,7 @@ def _in_place(
     }
     port, host = getattr(args, "metrics_port", None), getattr(args, "metrics_host", "127.0.0.1")  # not in older records
     with watched(run_dir, _write, metrics_port=port, metrics_host=host) as write:
-        return supervise(run_options, write=write, prepare=lambda: folder.write_record(record))
+        return supervise(run_options, write=write, prepare=lambda: folder.write_record(record), listening=listening)
 
 
 def _network(args: Namespace) -> Network | None:
@@ -212,6 +236,26 @@ def _network(args: Namespace) -> Network | None:
         token_file=args.token_file,
         silence_s=args.network_timeout,
     )
+
+
+def _on_ray(args: Namespace, start: Callable[..., int]) -> int:
+    """Run in place, with an agent for each worker in an actor of a Ray cluster."""
+    from swell.integrations.ray import RayEngine
+    from swell.supervisor.interfaces import own_address, parse_address
+    from swell.supervisor.sizes import parse_sizes
+    from swell.supervisor.supervisor import Network
+
+    if args.slots is not None:
+        raise ConfigError(f"--slots is {args.slots}; expected none with --engine ray, which has one worker an actor.")
+    sizes, options = parse_sizes(args.workers), args.ray_options
+    with RayEngine(sizes, options=options, run_dir=run_folder(args), wait_s=args.ray_wait, write=_write) as engine:
+        host, port = (engine.host, 0) if args.listen is None else parse_address(args.listen, option="--listen")
+        network = Network(
+            host=own_address(host), port=port, slots=0, token_file=args.token_file, silence_s=args.network_timeout
+        )
+        status = start(network=network, listening=engine.start_agents)
+        engine.raise_failure()
+        return status
 
 
 def _with_torchrun(args: Namespace, command: list[str]) -> int:
@@ -240,6 +284,8 @@ COMMAND = Command(
         "the run with swell status, resize and stop, which take the run's folder.\n"
         "With --listen, machines that run swell agent join and leave the same way. --workers counts workers over all "
         "machines, and the run grows to what there is room for.\n"
+        "With --engine ray, Ray starts the agents: one actor for each worker that the run may have, on the nodes of "
+        "the cluster that RAY_ADDRESS names. Nodes that Ray drains are left after a step.\n"
         "With --engine torchrun, start the same command on every node: torchrun restarts all workers when nodes come "
         "and go, and --workers counts workers over all nodes.\n"
         "The status is 0 when training has finished, 143 when it was stopped and can be resumed, 130 after a second "

@@ -30,6 +30,7 @@ _TICK_S = 0.1
 _CONNECT_S = 5.0
 _RETRY_S = 0.5
 _MOST_UNSENT = 2**26
+_LONGEST_REASON = 200
 PYTHON = "{python}"  # stands for the interpreter of the machine that runs a command
 
 
@@ -43,6 +44,8 @@ class AgentOptions:
     folder: Path | None = None  # where the script runs; None for the supervisor's own folder
     run_dir: Path | None = None  # None for the supervisor's own path
     wait_s: float = 600.0  # for a supervisor that does not answer, at the start or again
+    machine: str = ""  # agents with the same are on one machine; empty for a machine of its own
+    leash: int | None = None  # a descriptor: when its other end is closed, this machine leaves; what it says is why
 
 
 class Agent:
@@ -58,7 +61,7 @@ class Agent:
         self._workers: LocalWorkers | None = None
         self._wire: Wire | None = None
         self._end: int | None = None  # the exit status, once there is one
-        self._leaving = ""
+        self._leaving = self._why = ""
         self._terms: Mapping[str, Any] = {}
         self._heard_at = 0.0
 
@@ -70,6 +73,8 @@ class Agent:
         """
         with signals_as_bytes() as wakeup:
             self._selector.register(wakeup, selectors.EVENT_READ, lambda: self._signalled(wakeup))
+            if self.options.leash is not None:
+                self._selector.register(self.options.leash, selectors.EVENT_READ, self._pulled)
             served = False
             while self._end is None:
                 if not self._find():
@@ -105,7 +110,13 @@ class Agent:
         host, port = self.options.host, self.options.port
         connection = self._identity.connect(host, port, timeout_s=_CONNECT_S)
         address = str(connection.getsockname()[0])
-        hello = {"name": socket.gethostname(), "slots": self.options.slots, "version": __version__, "pid": os.getpid()}
+        hello = {
+            "name": socket.gethostname(),
+            "machine": self.options.machine,
+            "slots": self.options.slots,
+            "version": __version__,
+            "pid": os.getpid(),
+        }
         connection.setblocking(False)
         channel = Channel(connection, most_unsent=_MOST_UNSENT)
         channel.send({"say": "agent", **hello})
@@ -249,12 +260,24 @@ class Agent:
                 if self._wire is not None:
                     self._wire.close()
                     self._wire = None
-            elif not self._leaving:
-                self._leaving = name
-                self._say(f"{name}: this machine leaves the run")
-                if self._wire is None:
-                    self._end = EXIT_RESUME
-                self._send({"say": "leaving", "source": name})
+            else:
+                self._leave(name)
+
+    def _pulled(self) -> None:
+        assert self.options.leash is not None
+        text = os.read(self.options.leash, 4096)
+        self._why += text.decode(errors="replace")
+        if not text:
+            self._selector.unregister(self.options.leash)
+            self._leave(self._why.strip()[:_LONGEST_REASON] or "whoever started the agent is gone")
+
+    def _leave(self, source: str) -> None:
+        if not self._leaving:
+            self._leaving = source
+            self._say(f"{source}: this machine leaves the run")
+            if self._wire is None:
+                self._end = EXIT_RESUME
+            self._send({"say": "leaving", "source": source})
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):

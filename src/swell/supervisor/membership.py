@@ -436,7 +436,7 @@ class Membership:
             dismissed=tuple(worker.member for worker in workers if worker.phase == "dismissed"),
             alive=alive,
             broken=tuple(each.number for each in self._recent if not living.issuperset(each.members)),
-            nodes=len({self.workers[member].node for member in proposal.members}),
+            nodes=max(1, self.places.count_hosts(self.workers[member].node for member in proposal.members)),
             interim=proposal.interim,
         )
         self._recent.append(self.generation)

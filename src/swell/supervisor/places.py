@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from swell.supervisor.start_pause import StartPause
@@ -22,6 +23,7 @@ class Node:
     number: int
     name: str
     slots: float  # infinite where there is no limit
+    host: str = ""  # agents with the same are on one machine; empty for a machine of its own
     leaving: str = ""  # why its workers must go; no new ones are placed there
     pause: StartPause = field(default_factory=StartPause)
     lowest: int = 0  # slots from here on were never used
@@ -69,9 +71,19 @@ class Places:
         """Whether there is always room: a run on one machine, which starts what it is asked for."""
         return self.room == math.inf
 
-    def join(self, name: str, slots: int) -> int:
+    def join(self, name: str, slots: int, *, host: str = "") -> int:
         """A machine has come; its number, never used before."""
-        return self._add(Node(self._last + 1, name, slots)).number
+        return self._add(Node(self._last + 1, name, slots, host)).number
+
+    def count_hosts(self, numbers: Iterable[int]) -> int:
+        """On how many machines these are, where several agents may be on one.
+
+        >>> places = Places([Node(0, "head", 1), Node(1, "a", 1, "x"), Node(2, "b", 1, "x")])
+        >>> places.count_hosts([0, 1, 2, 2])
+        2
+        """
+        nodes = [self.nodes[number] for number in set(numbers) if number in self.nodes]
+        return len({node.host or node.number for node in nodes})
 
     def lose(self, number: int) -> None:
         """A machine is gone, and with it whatever ran there."""

@@ -33,6 +33,7 @@ def run_status(members: Membership, running: Mapping[int, RunningWorker], now: f
             {
                 "machine": node.number,
                 "name": node.name,
+                "host": node.host,
                 "slots": None if node.slots == math.inf else int(node.slots),
                 "leaving": node.leaving,
             }

@@ -90,9 +90,16 @@ class Supervisor:
     It gives the same orders to the workers of its own machine and to the agents of others, and hears the same reports.
     """
 
-    def __init__(self, options: RunOptions, *, write: Callable[[str], None], prepare: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        options: RunOptions,
+        *,
+        write: Callable[[str], None],
+        prepare: Callable[[], None],
+        listening: Callable[[str], None],
+    ) -> None:
         self.options = options
-        self._prepare = prepare
+        self._prepare, self._listening = prepare, listening
         self.run_dir = RunDir(options.run_dir)
         self._terminal = Terminal(write)
         self._selector = selectors.DefaultSelector()
@@ -187,6 +194,7 @@ class Supervisor:
         self.run_dir.write_listening(address)
         token = self.run_dir.token_file.resolve()
         self._log(f"other machines join with: swell agent {address} --token-file {token}")
+        self._listening(address)
 
     def _turn(self, listening: Listening) -> None:
         """Do what there is to do, once: note all that has happened, then decide."""
@@ -281,7 +289,7 @@ class Supervisor:
             )
         if not isinstance(slots, int) or slots < 1:
             raise ConfigError(f"the agent on {name} offers {slots!r} slots; expected 1 or more.")
-        node = self._members.places.join(name, slots)
+        node = self._members.places.join(name, slots, host=str(hello.get("machine", "")))
         self._log(f"machine {node} has joined: {name}, {slots} slots")
         options, patience = self.options, self.options.patience
         assert options.network is not None
@@ -458,14 +466,19 @@ def _interface(host: str) -> str:
 
 
 def supervise(
-    options: RunOptions, *, write: Callable[[str], None] = print, prepare: Callable[[], None] = lambda: None
+    options: RunOptions,
+    *,
+    write: Callable[[str], None] = print,
+    prepare: Callable[[], None] = lambda: None,
+    listening: Callable[[str], None] = lambda address: None,
 ) -> int:
     """Supervise a run until it ends; returns its exit status (see ``Supervisor.run``).
 
-    ``write`` takes each line for the terminal; ``prepare`` is called once the run's folder is locked.
+    ``write`` takes each line for the terminal; ``prepare`` is called once the run's folder is locked, ``listening``
+    with the address at which agents of other machines may join from now on.
     """
     try:
-        return Supervisor(options, write=write, prepare=prepare).run()
+        return Supervisor(options, write=write, prepare=prepare, listening=listening).run()
     except OSError as error:
         raise SwellError(
             f"the supervisor failed ({error}); expected a run folder and a temporary directory it can use. Check both, "

@@ -150,19 +150,19 @@ def _try_to_write(path: Path) -> None:
             path.unlink()
 
 
-def end_with_parent(parent: int) -> Callable[[], None] | None:
+def end_with_parent(parent: int, number: int = signal.SIGKILL) -> Callable[[], None] | None:
     """A function for a new process: the kernel kills it when its parent dies; None where the system has no such thing.
 
-    An orphan would hold its device while others take its place.
+    An orphan would hold its device while others take its place. ``number`` is the signal that it gets.
     """
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None, use_errno=True)
 
     def bind() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
         if os.getppid() != parent:  # it died before this was set
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
 
     return bind
 
