@@ -57,7 +57,7 @@ _HOMES = {
     ),
 }
 _MODULES = frozenset(
-    {"accelerate", "core", "errors", "keras", "lightning", "policies", "rules", "telemetry", "transformers"}
+    {"accelerate", "core", "errors", "keras", "lightning", "policies", "ray", "rules", "telemetry", "transformers"}
 )
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -81,7 +81,7 @@ def __dir__() -> list[str]:
 
 # The same table for type checkers and editors; a test compares the two.
 if TYPE_CHECKING:
-    from swell import accelerate, core, errors, keras, lightning, policies, rules, telemetry, transformers
+    from swell import accelerate, core, errors, keras, lightning, policies, ray, rules, telemetry, transformers
     from swell.checkpoint.cadence import Cadence
     from swell.checkpoint.weights import load_weights
     from swell.core.planning import feasible_replicas, plan

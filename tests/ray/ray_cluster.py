@@ -14,9 +14,8 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
-from tests.machines.cluster import ROOT
+from tests.machines.cluster import ROOT, Loopback
 from tests.machines.cluster import Cluster as Run
-from tests.machines.cluster import Loopback
 
 SMALL = {"object_store_memory": 80 * 2**20}
 PREEMPTION = 2  # Ray's DRAIN_NODE_REASON_PREEMPTION
