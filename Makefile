@@ -17,6 +17,7 @@ endif
 VENV := .venv$(SUFFIX)
 VENV_KERAS := .venv-keras$(SUFFIX)
 VENV_TRAINERS := .venv-trainers$(SUFFIX)
+VENV_RAY := .venv-ray$(SUFFIX)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install --no-compile --constraint constraints.txt
@@ -27,7 +28,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-keras test-trainers test-trackers soak check bench docs clean
+.PHONY: help demo test test-fast test-keras test-trainers test-trackers test-ray soak check bench docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -41,6 +42,7 @@ test: check docs ## everything: format, lint, types, layers, documentation, ever
 	@$(MAKE) --no-print-directory test-keras
 	@$(MAKE) --no-print-directory test-trainers
 	@$(MAKE) --no-print-directory test-trackers
+	@$(MAKE) --no-print-directory test-ray
 
 test-keras: ## the Keras tests on torch, jax and tensorflow, each in its own process and in .venv-keras
 	@PYTHON=$(PYTHON) VENV=$(VENV_KERAS) sh scripts/keras_environment.sh
@@ -54,6 +56,10 @@ test-trainers: ## swell inside Hugging Face's Trainer, TRL, Accelerate, Lightnin
 test-trackers: ## the sinks for trackers against the real packages, and a job in a real notebook, in .venv-trackers
 	@PYTHON=$(PYTHON) sh scripts/trackers_environment.sh
 	@.venv-trackers/bin/python -m pytest -q tests/telemetry/test_trackers.py tests/telemetry/test_notebook.py
+
+test-ray: ## runs on a Ray cluster of several nodes on this machine, in .venv-ray; left out where there is no Ray
+	@PYTHON=$(PYTHON) VENV=$(VENV_RAY) sh scripts/ray_environment.sh
+	@if [ -f $(VENV_RAY)/.stamp ]; then echo "swell: running the tests with Ray" && $(VENV_RAY)/bin/python scripts/ray_tests.py -n 2; fi
 
 test-fast: $(VENV)/.stamp-dev ## the quick tests, which start no other process
 	@echo "swell: running the fast tests on $(WORKERS) workers"

@@ -44,6 +44,11 @@ def test_the_tests_inside_other_trainers_follow() -> None:
     assert ".venv-trainers/bin/python" in commands("test-trainers").stdout
 
 
+def test_the_tests_with_ray_follow() -> None:
+    assert f".venv-ray-{VERSION}/bin/python" in commands("test-ray", f"PYTHON={sys.executable}").stdout
+    assert ".venv-ray/bin/python" in commands("test-ray").stdout
+
+
 def test_a_python_that_does_not_exist_is_named() -> None:
     refused = commands("test-fast", "PYTHON=no-such-python")
     assert refused.returncode != 0 and "PYTHON is no-such-python; expected" in refused.stderr

@@ -16,6 +16,7 @@ OF_OTHERS = (
     "swell.transformers",
     "swell.accelerate",
     "swell.lightning",
+    "swell.ray",
 )  # need packages that are not here
 MODULES = {
     name: code_in(text) for names, text in tables(section(PAGE, "## Public modules"))[0] for name in code_in(names)

@@ -30,6 +30,7 @@ class RayNodes:
         options = {"num_cpus": 0, "include_dashboard": False, **SMALL, **head}
         self._cluster = Cluster(initialize_head=True, head_node_args=options)
         self.address = str(self._cluster.address)
+        self.dashboard = str(self._cluster.webui_url)
 
     def add(self) -> Any:
         return self._cluster.add_node(num_cpus=1, **SMALL)

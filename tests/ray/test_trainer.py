@@ -100,22 +100,3 @@ def test_what_cannot_work_is_refused_with_words(arguments: dict[str, Any], words
 def test_a_function_of_two_arguments_is_refused(tmp_path: Path, nodes: RayNodes) -> None:
     with pytest.raises(ConfigError, match="takes 2 arguments"):
         swell.ray.Trainer(lambda a, b: None, run_config=run_config(tmp_path)).fit()
-
-
-def test_no_cluster_is_named_with_the_ways_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from swell.integrations.ray import cluster
-
-    def refuse(**_: object) -> None:
-        raise ConnectionError("nobody is there")
-
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", refuse)
-    with pytest.raises(ConfigError, match=r"nobody is there.*ray start --head.*RAY_ADDRESS"):
-        cluster.connect()
-
-
-def test_the_engines_own_options_of_actors_are_refused() -> None:
-    from swell.integrations.ray import cluster
-
-    with pytest.raises(ConfigError, match="have lifetime; expected none"):
-        cluster.actor_options({"num_cpus": 1, "lifetime": "detached"})
