@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from swell.errors import ConfigError
 from swell.supervisor.control import ask
@@ -123,7 +123,7 @@ class Cluster:
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
         self.address = ""
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

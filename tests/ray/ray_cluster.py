@@ -1,5 +1,6 @@
 """A Ray cluster of several nodes on this machine, and runs of swell on it."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import contextlib

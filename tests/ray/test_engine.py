@@ -1,5 +1,6 @@
 """What the engine refuses, without a cluster."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,6 @@
 """``swell.ray.Trainer``: Ray Train's arguments and result, on workers that are resized in place."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ import ray
 import ray.train
 
 import swell.ray
+from swell.core.events import EpochEnded
 from swell.errors import ConfigError
+from swell.telemetry.log import read_events
 from tests.ray.ray_cluster import RayNodes
 
 KEEP_ONE = ray.train.CheckpointConfig(num_to_keep=1)
@@ -33,12 +36,14 @@ def run_config(folder: Path, **options: Any) -> ray.train.RunConfig:
 
 
 def train(config: dict[str, Any]) -> dict[str, Any] | None:
+    import os
+
     import torch
 
     import swell
     from tests.job.scenario import Points, make_model, mean_loss
 
-    job = swell.Job(batch=12, micro=3, rule="linear", base=6, seed=4)
+    job = swell.Job(batch=12, micro=3, rule="linear", base=6, seed=4, save=swell.Cadence(every_samples=130))
     model = make_model()
     job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.003))
     loader = job.loader(Points(130), shuffle=True)
@@ -49,10 +54,9 @@ def train(config: dict[str, Any]) -> dict[str, Any] | None:
             job.metrics.sum("seen", len(y))
             job.backward(mean_loss(model, x, y))
             job.step()
-        job.metrics.results()
-    main, replicas, folder = job.is_main, job.replicas, str(job.run_dir)
+    main, steps = job.is_main, job.steps
     job.close()
-    return {"replicas": replicas, "folder": folder} if main else None
+    return {"folder": os.environ["SWELL_RUN_DIR"], "steps": steps} if main else None
 
 
 @pytest.mark.distributed
@@ -65,14 +69,16 @@ def test_fit_trains_and_says_what_ray_train_says(tmp_path: Path, nodes: RayNodes
     with pytest.raises(ray.train.TrainingFailedError, match="status 1") as failure:
         failing.fit()
     assert "the third wheel came off" in str(failure.value)
+    log = folder / "events.jsonl"
+    assert [event.epoch for event in read_events(log) if isinstance(event, EpochEnded)] == [0, 1]
 
     trainer = swell.ray.Trainer(
         train, train_loop_config={"epochs": 3}, scaling_config=TWO, run_config=run_config(tmp_path)
     )
     result = trainer.fit()  # the same name: it goes on after the two epochs that are there
     assert result.error is None and result.path == str(folder)
-    assert result.return_value == {"replicas": 2, "folder": str(folder)}
-    assert result.metrics is not None and result.metrics["seen"] == 130 and result.metrics["step"] == 33
+    assert result.return_value == {"folder": str(folder), "steps": 33}
+    assert result.metrics is not None and result.metrics["seen"] == 390 and result.metrics["step"] == 33
     assert result.metrics_dataframe is not None and list(result.metrics_dataframe["epoch"]) == [0, 1, 2]
     assert result.checkpoint is not None and Path(result.checkpoint.path).parent == folder / "checkpoints"
     control = folder / "control"

@@ -1,5 +1,6 @@
 """A driver with Ray Train's own trainer, resized while it trains: torch_trainer.py FOLDER ADDRESS."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import json
@@ -51,7 +52,7 @@ if __name__ == "__main__":
         run_config=ray.train.RunConfig(
             name="ray",
             storage_path=str(folder / "storage"),
-            callbacks=[swell.ray.SaveBeforeResize()],  # pyright: ignore[reportArgumentType]
+            callbacks=[swell.ray.SaveBeforeResize()],
             failure_config=ray.train.FailureConfig(max_failures=3),
         ),
     ).fit()

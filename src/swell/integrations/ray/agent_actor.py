@@ -1,5 +1,6 @@
 """What runs in each actor: an agent of the run in a process of its own, as long as the actor has its resources."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import os

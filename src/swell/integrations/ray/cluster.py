@@ -1,5 +1,6 @@
 """The Ray cluster: how this process connects to it, and how many workers its nodes can hold."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import ipaddress

@@ -1,5 +1,6 @@
 """The engine ``ray``: Ray places the agents of a run, one for each worker that the run may have."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import json

@@ -1,5 +1,6 @@
 """For those who stay with Ray Train's own trainers: the job saves before Ray restarts the workers for another size."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import logging

@@ -3,6 +3,7 @@
 python -m swell.integrations.ray.train_process FILE
 """
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import inspect

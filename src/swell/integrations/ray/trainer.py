@@ -1,5 +1,6 @@
 """A trainer with the face of Ray Train's: the same arguments and the same result, resized in place."""
 
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import json
@@ -156,18 +157,18 @@ def _result(run_dir: Path) -> ray.train.Result:
     run.poll()
     run.reader.close()
     events = [note.event for note in run.model.notes]
-    epochs = [event for event in events if isinstance(event, EpochEnded)]
+    epochs = {event.epoch: event for event in events if isinstance(event, EpochEnded)}  # one done again counts once
     saved = [event.path for event in events if isinstance(event, Saved) and Path(event.path).is_dir()]
     metrics: dict[str, Any] = dict(run.model.metrics)
     if run.model.latest is not None:
         latest = run.model.latest
         metrics |= {"epoch": latest.epoch, "step": latest.step, "samples": latest.samples, "loss": latest.loss}
-    rows = [{"epoch": each.epoch, "samples": each.samples, **each.metrics} for each in epochs]
+    rows = [{"epoch": each.epoch, "samples": each.samples, **each.metrics} for each in epochs.values()]
     return ray.train.Result(
         metrics=metrics,
         checkpoint=ray.train.Checkpoint.from_directory(saved[-1]) if saved else None,
         error=None,
         path=str(run_dir),
         metrics_dataframe=pandas.DataFrame(rows),
-        return_value=read_returned(run_dir),  # pyright: ignore[reportCallIssue]
+        return_value=read_returned(run_dir),
     )
