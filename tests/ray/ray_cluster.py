@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import ray
+from ray._raylet import GcsClient
 from ray.cluster_utils import Cluster
 
 from tests.machines.cluster import ROOT, Loopback
@@ -46,7 +46,7 @@ class RayNodes:
 
     def drain(self, node: Any, *, seconds: float) -> None:
         """Tell Ray that a node will be taken away."""
-        client = ray._raylet.GcsClient(address=self.address)
+        client = GcsClient(address=self.address)
         deadline_ms = int((time.time() + seconds) * 1000)
         accepted, why = client.drain_node(node.node_id, PREEMPTION, "spot instance", deadline_ms)
         assert accepted, why

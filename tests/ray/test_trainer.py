@@ -15,6 +15,7 @@ import swell.ray
 from swell.core.events import EpochEnded
 from swell.errors import ConfigError
 from swell.telemetry.log import read_events
+from tests.docs.pages import ROOT, blocks
 from tests.ray.ray_cluster import RayNodes
 
 KEEP_ONE = ray.train.CheckpointConfig(num_to_keep=1)
@@ -106,3 +107,13 @@ def test_what_cannot_work_is_refused_with_words(arguments: dict[str, Any], words
 def test_a_function_of_two_arguments_is_refused(tmp_path: Path, nodes: RayNodes) -> None:
     with pytest.raises(ConfigError, match="takes 2 arguments"):
         swell.ray.Trainer(lambda a, b: None, run_config=run_config(tmp_path)).fit()
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: RayNodes) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "ray.md"
+    [block] = blocks(page)
+    exec(compile(block["code"], str(page), "exec"), namespace := {"__name__": "__main__"})
+    assert namespace["result"].metrics["samples"] == 128

@@ -11,6 +11,7 @@ import time
 from collections import deque
 
 import ray
+from ray._private.state import state
 
 from swell.supervisor.relaunch import environment_with
 
@@ -101,7 +102,7 @@ def why_draining() -> str:
     Ray has no public name for it; its own trainers ask the same way.
     """
     try:
-        draining = ray._private.state.state.get_draining_nodes()
+        draining = state.get_draining_nodes()
     except Exception:  # an answer that did not come is not worth a run
         return ""
     deadline_ms = draining.get(ray.get_runtime_context().get_node_id())

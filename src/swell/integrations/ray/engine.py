@@ -93,12 +93,12 @@ class RayEngine:
             try:
                 ended, _ = ray.wait(list(self._served), num_returns=len(self._served), timeout=0)
                 for each in ended:
-                    self._replace(each, address, token)
+                    self._succeed(each, address, token)
                 self._look_for_room()
             except SwellError:  # the run does not answer at the moment
                 continue
 
-    def _replace(self, service: Any, address: str, token: str) -> None:
+    def _succeed(self, service: Any, address: str, token: str) -> None:
         """An agent has ended though the run goes on; one that refused, or could not begin, is given up."""
         actor = self._served.pop(service)
         try:
