@@ -67,7 +67,7 @@ class _Agent:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=environment_with({"SWELL_TOKEN": token}, ours=False),
+            env=environment_with({"SWELL_TOKEN": token}),
             start_new_session=True,
         )
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)

@@ -91,6 +91,9 @@ class RayEngine:
         """In a thread of its own: replace actors that have ended, and speak of a lack of room."""
         while not self._over.wait(_LOOK_S):
             try:
+                if self._failure:
+                    ask(self._run_dir, "stop")
+                    return
                 ended, _ = ray.wait(list(self._served), num_returns=len(self._served), timeout=0)
                 for each in ended:
                     self._succeed(each, address, token)
@@ -113,10 +116,10 @@ class RayEngine:
             return
         self._write(f"[swell] an agent gives up: {words}")
         if not self._served:
-            self._fail(f"no agent can work for the run; expected one at least. The last one said: {words}")
+            self._failure = f"no agent can work for the run; expected one at least. The last one said: {words}"
 
     def _look_for_room(self) -> None:
-        if self._enough:
+        if self._enough or self._failure:
             return
         machines = ask(self._run_dir, "status")["machines"]
         there, needed = sum(machine["slots"] for machine in machines), self._sizes.smallest
@@ -124,7 +127,7 @@ class RayEngine:
         if there >= needed:
             self._enough = True
         elif now - self._began_at > self._wait_s:
-            self._fail(
+            self._failure = (
                 f"the Ray cluster has had room for {there} workers within {self._wait_s:g} s; expected {needed} at "
                 f"least. {self._advice()}"
             )
@@ -142,11 +145,6 @@ class RayEngine:
             f"With nothing else on them, its nodes could hold {most} workers of {wanted}. Add nodes, free some, give "
             f"fewer --workers or smaller --ray-options."
         )
-
-    def _fail(self, why: str) -> None:
-        if not self._failure:
-            self._failure = why
-            ask(self._run_dir, "stop")
 
 
 def _read_options(text: str) -> dict[str, Any]:

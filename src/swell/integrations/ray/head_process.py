@@ -26,7 +26,7 @@ def run_head(arguments: Sequence[str], *, folder: Path, variables: Mapping[str, 
     head = subprocess.Popen(
         [sys.executable, "-m", "swell", *arguments],
         cwd=folder,
-        env=environment_with(variables, ours=False),
+        env=environment_with(variables),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

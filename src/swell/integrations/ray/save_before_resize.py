@@ -52,7 +52,8 @@ class SaveBeforeResize(ControllerCallback, WorkerGroupCallback):
     def before_controller_execute_resize_decision(self, resize_decision: Any) -> None:
         """Ray Train has decided to resize and has not ended a worker yet: all save and stop, if all are well."""
         group = self._group
-        if group is None or group.get_latest_poll_status().errors:
+        status = None if group is None else group.get_latest_poll_status()
+        if group is None or (status is not None and status.errors):  # those who live wait for those who do not
             return
         saved = [worker.execute_async(_save_and_stop, self._timeout_s) for worker in group.get_workers()]
         try:
