@@ -1,7 +1,7 @@
 """How long training stands still on a Ray cluster when nodes come, are drained and die: swell in place, and Ray Train.
 
-Nodes are processes of this machine (``ray.cluster_utils.Cluster``). Run it in the environment of `make test-ray`. Writes
-ray_pauses.json.
+Nodes are processes of this machine (``ray.cluster_utils.Cluster``). Run it in the environment of `make test-ray`.
+Writes ray_pauses.json.
 
     .venv-ray/bin/python benchmarks/machines/ray_pauses.py [--rounds 5] [--only swell|ray]
 """

@@ -1,4 +1,4 @@
-"""The training of tests/machines/training.py under Ray Train's own elastic trainer: ray_train_elastic.py FOLDER ADDRESS."""
+"""The training of tests/machines/training.py under Ray Train's elastic trainer: ray_train_elastic.py FOLDER ADDRESS."""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations

@@ -66,8 +66,8 @@ class Trainer:
         run_dir = self.run_dir
         if cluster.has_working_copy() and not Path(str(self.run_config.storage_path)).expanduser().is_absolute():
             raise ConfigError(
-                f"storage_path is {self.run_config.storage_path!r}, inside the temporary copy that Ray has made of your "
-                f"folder; expected one on a disk that all nodes share. Give an absolute path."
+                f"storage_path is {self.run_config.storage_path!r}, inside the temporary copy that Ray has made of "
+                f"your folder; expected one on a disk that all nodes share. Give an absolute path."
             )
         run_dir.mkdir(parents=True, exist_ok=True)
         function = write_function(run_dir, self.train_loop_per_worker, self.train_loop_config)
