@@ -26,3 +26,6 @@ if importlib.util.find_spec("accelerate") is None:
 NEED_LIGHTNING = "callback_states fabric loops passes refusals replica strategy trainer"
 if importlib.util.find_spec("lightning") is None:
     collect_ignore_glob += [f"src/swell/integrations/lightning/{name}.py" for name in NEED_LIGHTNING.split()]
+NEED_RAY = "agent_actor cluster engine save_before_resize train_process trainer"
+if importlib.util.find_spec("ray") is None:
+    collect_ignore_glob += [f"src/swell/integrations/ray/{name}.py" for name in NEED_RAY.split()]

@@ -53,6 +53,21 @@ def test_workers_die_with_their_agent(run: Cluster) -> None:
     run.wait_for(lambda: not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text())
 
 
+def test_an_agent_on_a_leash_leaves_when_its_standard_input_ends(run: Cluster) -> None:
+    run.begin()
+    run.wait_for_world(1)
+    token = run.run_dir / "control" / "token"
+    line = [sys.executable, "-m", "swell", "agent", run.address, "--slots", "1", "--token-file", str(token)]
+    line += ["--leave-with-stdin", "--machine", "rack 7"]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as agent:
+        assert run.wait_for_world(2)["machines"][1]["host"] == "rack 7"
+        agent.communicate(b"the rack is moved", timeout=60)
+    assert agent.returncode == 143
+    run.wait_for_world(1)
+    log = (run.run_dir / "logs" / "supervisor.log").read_text()
+    assert "was asked to leave (the rack is moved)" in log and "restarts" not in log
+
+
 def test_a_worker_that_dies_elsewhere_is_replaced_there(run: Cluster) -> None:
     run.begin()
     run.join(1)
