@@ -12,9 +12,9 @@ ROOT = Path(__file__).parents[1]
 
 def main() -> int:
     """Run the tests, each file in one process, because its tests share a cluster."""
-    command = [sys.executable, "-m", "pytest", "tests/ray", "-q", "--dist", "loadfile"]
+    command = [sys.executable, "-m", "pytest", "tests/ray", "src/swell/integrations/ray", "-q", "--dist", "loadfile"]
     command += ["--override-ini", "filterwarnings=default"]
-    command += ["--override-ini", "addopts=--import-mode=importlib --strict-markers", *sys.argv[1:]]
+    command += ["--override-ini", "addopts=--import-mode=importlib --strict-markers --doctest-modules", *sys.argv[1:]]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])  # for scripts among the tests
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **quiet}
