@@ -48,19 +48,13 @@ def test_nothing_is_planned_for_machines_that_are_busy_or_leave(
         assert copy.source == HERE or copy.source not in busy
 
 
-@given(own=disks, its=disks)
-def test_what_a_machine_removes_is_older_and_nobody_needs_it(own: list[SavedState], its: list[SavedState]) -> None:
-    newest = newest_state({HERE: own, 1: its})
-    if newest is None:
-        return
-    gone = outdated(its, own, newest)
-    assert newest not in gone and not set(gone) & set(own)
-    assert len(gone) < len(its) or not its
-
-
-def test_named_states_are_not_removed() -> None:
-    states = [state(1, named=True), state(2), state(3)]
-    assert outdated(states, [], state(3)) == [states[1]]
+@given(states=disks, newest=st.integers(1, 7))
+def test_a_machine_keeps_the_last_three_states_and_those_with_a_name(states: list[SavedState], newest: int) -> None:
+    gone = outdated(states, state(newest))
+    older = sorted(each.number for each in states if each.number < newest)
+    assert [each.number for each in gone] == older[:-2], "two older ones stay beside the newest"
+    named = [state(number, named=True) for number in range(1, 9)]
+    assert outdated(named, state(9)) == []
 
 
 def test_states_that_the_run_did_not_go_on_from_are_strays() -> None:

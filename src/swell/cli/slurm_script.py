@@ -42,6 +42,7 @@ def slurm_script(job: SlurmJob) -> str:
         f"#SBATCH --time={job.time}",
         f"#SBATCH --signal=B:USR2@{job.grace_s}",
         "#SBATCH --requeue",
+        "#SBATCH --no-kill",  # a lost node ends its own tasks, not the job
         "#SBATCH --open-mode=append",
     ]
     body = f"""
@@ -59,7 +60,7 @@ trap 'kill -TERM $head' USR2 TERM INT
 
 # The head makes the token. Agents wait for the head, and one that is lost takes no other with it.
 while [ ! -s "$RUN/control/token" ] && kill -0 $head 2>/dev/null; do sleep 1; done
-srun --ntasks-per-node=1 --kill-on-bad-exit=0 \\
+srun --ntasks-per-node=1 --kill-on-bad-exit=0 --no-kill \\
     swell agent "$HEAD" --token-file "$RUN/control/token" --slots {job.slots} --wait 120 &
 agents=$!
 
@@ -84,10 +85,11 @@ def slurm_join_script(job: SlurmJob) -> str:
         *([f"#SBATCH --gpus-per-node={job.gpus}"] if job.gpus else []),
         f"#SBATCH --time={job.time}",
         f"#SBATCH --signal=USR2@{job.grace_s}",
+        "#SBATCH --no-kill",
     ]
     body = f"""
 RUN={run_dir}
-srun --ntasks-per-node=1 --kill-on-bad-exit=0 \\
+srun --ntasks-per-node=1 --kill-on-bad-exit=0 --no-kill \\
     swell agent "$(cat "$RUN/control/listens_at")" --token-file "$RUN/control/token" --slots {job.slots} --wait 120
 status=$?
 if [ $status -eq 143 ]; then exit 0; fi   # the nodes have left the run

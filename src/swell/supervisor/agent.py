@@ -19,7 +19,7 @@ from swell.core.harmless import harmless
 from swell.errors import ConfigError, WorldError
 from swell.supervisor.agent_states import AgentStates
 from swell.supervisor.channel import Channel
-from swell.supervisor.interfaces import format_address, interface_of, reach_quickly
+from swell.supervisor.interfaces import format_address, interface_of, reach_quickly, sign_interval
 from swell.supervisor.local_workers import LocalWorkers, cores
 from swell.supervisor.notice import EXIT_RESUME
 from swell.supervisor.secure_channel import RunIdentity
@@ -115,6 +115,7 @@ class Agent:
         connection = self._identity.connect(host, port, timeout_s=_CONNECT_S)
         address = str(connection.getsockname()[0])
         hello = {"name": socket.gethostname(), "slots": self.options.slots, "version": __version__, "pid": os.getpid()}
+        hello["states"] = self._states is not None  # whether it says which states are on its disk
         connection.setblocking(False)
         channel = Channel(connection, most_unsent=_MOST_UNSENT)
         channel.send({"say": "agent", **hello})
@@ -179,7 +180,7 @@ class Agent:
             if now >= beat_at:
                 if now - beat_at > self._terms["hang_s"] / 2:  # this process slept
                     self._heard_at = now
-                beat_at = now + self._terms["beat_s"]
+                beat_at = now + sign_interval(beat_s=self._terms["beat_s"], silence_s=self._terms["silence_s"])
                 self._send({"say": "beat"})
             if now - self._heard_at > self._terms["hang_s"]:
                 self._lose("gave no sign of life")

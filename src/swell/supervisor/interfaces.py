@@ -112,6 +112,17 @@ def interface_of(address: str) -> str | None:
     return loopback if wanted.is_loopback else None  # the whole of 127.0.0.0/8 belongs to it
 
 
+def sign_interval(*, beat_s: float, silence_s: float) -> float:
+    """How often to send something over a connection, so that ``silence_s`` begins soon after the network was lost.
+
+    The kernel only misses the answer to what was sent. A process that is slow does not matter: its kernel answers.
+
+    >>> sign_interval(beat_s=1.0, silence_s=5.0), sign_interval(beat_s=1.0, silence_s=0.4)
+    (1.0, 0.1)
+    """
+    return min(beat_s, silence_s / 4)
+
+
 def reach_quickly(connection: socket.socket, *, silence_s: float) -> None:
     """Let the kernel end a connection whose other machine has not answered for this long.
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from swell.supervisor.places import HERE
 from swell.supervisor.saved_state import SavedState
 
+_KEPT = 3  # states where copies come, in case the newest is damaged
+
 Held = Mapping[int, Sequence[SavedState]]  # by machine; the head's own states are those of ``HERE``
 
 
@@ -90,10 +92,7 @@ def strays(states: Iterable[SavedState], known: Sequence[SavedState], *, open_en
     return [state for state in states if is_stray(state)]
 
 
-def outdated(states: Iterable[SavedState], kept: Iterable[SavedState], newest: SavedState) -> list[SavedState]:
-    """Those of a machine's states that it need not keep: older than the newest, without a name, and not kept elsewhere.
-
-    The last one stays where the machine does not have the newest.
-    """
-    states, names = sorted(states, key=lambda state: state.number), {state.digest for state in kept}
-    return [s for s in states[:-1] if s.number < newest.number and not s.named and s.digest not in names]
+def outdated(states: Iterable[SavedState], newest: SavedState) -> list[SavedState]:
+    """Those of a machine's states that can go once it has the newest: all but the last few, and those with a name."""
+    older = sorted((state for state in states if state.number < newest.number), key=lambda state: state.number)
+    return [state for state in older[: 1 - _KEPT] if not state.named]

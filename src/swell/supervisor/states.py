@@ -54,6 +54,7 @@ class _Transfer:
     copy: Copy
     ticket: str
     began_at: float
+    outdated: list[str]  # states that can go where it comes
     linked: bool = False  # whether the other machine has opened the connection
 
 
@@ -77,7 +78,6 @@ class States:
         self._folder = options.folder(run_dir.path)
         self._held: dict[int, list[SavedState]] = {HERE: []}  # of machines with disks of their own, and of this one
         self._unheard: set[int] = set()  # machines that have joined and not said what they have
-        self._shared: set[int] = set()  # machines that use this one's folder
         self._urgent: set[int] = set()  # machines that cannot begin before they have the newest
         self._began = False
         self._transfers: dict[int, _Transfer] = {}  # by the other machine
@@ -110,8 +110,8 @@ class States:
 
     def lost(self, node: int) -> None:
         """A machine is gone, and its disk with it as far as the run knows."""
-        for group in (self._unheard, self._shared, self._urgent):
-            group.discard(node)
+        self._unheard.discard(node)
+        self._urgent.discard(node)
         self._held.pop(node, None)
         self._transfers.pop(node, None)
 
@@ -120,7 +120,6 @@ class States:
         first = node in self._unheard
         self._unheard.discard(node)
         if report["shared"]:
-            self._shared.add(node)
             return
         states = [SavedState.from_message(each) for each in report["held"]]
         if first:
@@ -152,7 +151,7 @@ class States:
             )
             return False
         self._trouble("states", "")
-        place = HERE if node == HERE or node in self._shared else node
+        place = node if node in self._held else HERE  # others use this machine's folder
         if self._unheard or (newest is not None and place not in holders(self._held, newest)):
             self._urgent |= {place} - {HERE}
             return False
@@ -222,7 +221,8 @@ class States:
 
     def _start(self, copy: Copy, now: float) -> None:
         node = copy.source if copy.target == HERE else copy.target
-        transfer = _Transfer(copy, secrets.token_hex(16), now)
+        old = [state.name for state in outdated(self._held[copy.target], copy.state)]
+        transfer = _Transfer(copy, secrets.token_hex(16), now, old)
         self._transfers[node] = transfer
         word = "send state" if copy.target == HERE else "fetch state"
         self._order(node, {"say": word, "ticket": transfer.ticket, "state": copy.state.to_message()})
@@ -236,6 +236,7 @@ class States:
                 end.sendall(b"+")
                 if transfer.copy.target == HERE:
                     receive_state(end, self._folder)
+                    self._folder.remove(transfer.outdated)
                 else:
                     send_state(end, self._folder, transfer.copy.state)
         except (SwellError, OSError) as failure:
@@ -265,14 +266,8 @@ class States:
             if copy.target in self._held:
                 self._held[copy.target] = [*self._held[copy.target], copy.state]
                 self._urgent.discard(copy.target)
-            self._remove_outdated(copy)
-
-    def _remove_outdated(self, copy: Copy) -> None:
-        """Where a copy has come to another machine, older ones can go."""
-        if copy.target != HERE:
-            names = [state.name for state in outdated(self._held[copy.target], self._held[HERE], copy.state)]
-            if names:
-                self._order(copy.target, {"say": "remove states", "names": names})
+            if transfer.outdated and copy.target != HERE:
+                self._order(copy.target, {"say": "remove states", "names": transfer.outdated})
 
     def _tell(self) -> None:
         """Tell all machines where the newest state is, so that each can say so when it is resumed."""

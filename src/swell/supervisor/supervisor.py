@@ -24,7 +24,7 @@ from swell.supervisor.agents import Agents
 from swell.supervisor.channel import Channel
 from swell.supervisor.control import ControlServer
 from swell.supervisor.decision_pace import DecisionPace
-from swell.supervisor.interfaces import format_address, interface_of
+from swell.supervisor.interfaces import format_address, interface_of, sign_interval
 from swell.supervisor.listening import Listening
 from swell.supervisor.local_workers import LocalWorkers, cores
 from swell.supervisor.meeting import Meeting
@@ -126,6 +126,8 @@ class Supervisor:
         self._troubles = Troubles(self._log)
         self._began_at = self._turned_at = time.monotonic()
         self._looked_at = self._beat_at = -math.inf
+        silence_s = math.inf if network is None else network.silence_s
+        self._sign_s = sign_interval(beat_s=options.beat_s, silence_s=silence_s)
         self._trained_since: float | None = None  # when the first generation was formed
         self._trace_target = options.start
         self._allowed: tuple[Any, str] | None = None  # what a worker said last of the numbers that its job can have
@@ -225,7 +227,7 @@ class Supervisor:
         if self._reach.agents is not None and now - self._turned_at > patience.hang_s / 2:
             self._reach.agents.forgive()
         self._turned_at = now
-        if self._reach.agents is not None and now - self._beat_at >= self.options.beat_s:
+        if self._reach.agents is not None and now - self._beat_at >= self._sign_s:
             self._beat_at = now
             self._reach.agents.beat(hang_s=patience.hang_s)
         if not self._pace.wait_s(now):
@@ -323,7 +325,7 @@ class Supervisor:
             "hang_s": patience.hang_s,
             "silence_s": options.network.silence_s,
             "show": options.show != "none",
-            "states": None if self._states is None else self._states.invite(node),
+            "states": self._states.invite(node) if self._states is not None and hello.get("states") else None,
         }
         return node, terms  # its first orders follow the next decision, and come after this answer
 
