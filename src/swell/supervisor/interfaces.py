@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from swell.errors import ConfigError
 
 DEFAULT_PORT = 29777
+_REPEATED_S = 0.2  # Linux counts from the first repetition of a message, which comes this long after it at the soonest
+_SHORTEST_S = 0.05
 
 
 def parse_address(text: str, *, option: str = "the address") -> tuple[str, int]:
@@ -133,7 +135,7 @@ def reach_quickly(connection: socket.socket, *, silence_s: float) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     probe_s = max(1, int(silence_s / 4))
     options = {"TCP_KEEPIDLE": probe_s, "TCP_KEEPINTVL": probe_s, "TCP_KEEPCNT": 3}
-    options["TCP_USER_TIMEOUT"] = int(silence_s * 1000)
+    options["TCP_USER_TIMEOUT"] = int(max(_SHORTEST_S, silence_s - _REPEATED_S) * 1000)
     for name, value in options.items():
         if hasattr(socket, name):
             with contextlib.suppress(OSError):

@@ -134,6 +134,8 @@ class States:
                 )
             states = [state for state in states if state not in others]
         self._held[node] = states
+        if first and self._told:
+            self._order(node, {"say": "whereabouts", "facts": self._told})
 
     def may_begin(self, node: int) -> bool:
         """Whether a worker of this machine would find the newest state of the run on its disk, or there is none.
@@ -158,11 +160,15 @@ class States:
         self._began = True
         return True
 
+    @property
+    def _spread(self) -> bool:
+        """Whether states belong on more than this machine's disk."""
+        return len(self._held) > 1 or self._mirroring is not None
+
     def look(self, now: float) -> None:
         """See what has changed, and order what follows."""
         self._collect(now)
-        needed = len(self._held) > 1 or self._mirroring is not None or not self._began
-        if needed and now - self._looked_at >= _LOOK_S:
+        if (self._spread or not self._began) and now - self._looked_at >= _LOOK_S:
             self._looked_at = now
             with contextlib.suppress(SwellError, OSError):  # the supervisor itself reports a disk in trouble
                 self._held[HERE] = self._folder.states()
@@ -170,7 +176,8 @@ class States:
                 self._mirroring.follow(self._held[HERE], now)
         if now >= self._retry_at:
             for copy in self._wanted():
-                self._start(copy, now)
+                if copy.source in self._held and copy.target in self._held:  # not lost in this moment
+                    self._start(copy, now)
         self._tell()
 
     def unfinished(self) -> bool:
@@ -202,7 +209,7 @@ class States:
     def facts(self) -> dict[str, Any]:
         """Where the newest state that has its copies is, for people and programs; nothing without one."""
         newest = newest_safe_state(self._held, copies=self.options.copies)
-        if newest is None:
+        if newest is None or not self._spread:
             return {}
         nodes = self._places.nodes
         names = [nodes[node].name if node in nodes else f"machine {node}" for node in holders(self._held, newest)]
@@ -224,6 +231,8 @@ class States:
         old = [state.name for state in outdated(self._held[copy.target], copy.state)]
         transfer = _Transfer(copy, secrets.token_hex(16), now, old)
         self._transfers[node] = transfer
+        if copy.target == HERE and not self._began:
+            self._log(f"machine {node} has the newest state {copy.state.name}: the run goes on from it")
         word = "send state" if copy.target == HERE else "fetch state"
         self._order(node, {"say": word, "ticket": transfer.ticket, "state": copy.state.to_message()})
 
@@ -272,12 +281,12 @@ class States:
     def _tell(self) -> None:
         """Tell all machines where the newest state is, so that each can say so when it is resumed."""
         facts = self.facts()
-        if facts and facts != self._told:
+        if len(self._held) > 1 and facts and facts != self._told:
             before, self._told = self._told, facts
             with contextlib.suppress(OSError):
                 self._run_dir.write_whereabouts(facts)
-            for node in self._held:
+            for node in list(self._held):  # a machine may be found lost in this moment
                 if node != HERE:
                     self._order(node, {"say": "whereabouts", "facts": facts})
-            if len(self._held) > 1 and facts["machines"] != before.get("machines"):
+            if facts["machines"] != before.get("machines"):
                 self._log(f"the newest states are kept on {', '.join(facts['machines'])}, from {facts['name']} on")

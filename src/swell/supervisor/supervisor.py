@@ -219,7 +219,8 @@ class Supervisor:
         """Do what there is to do, once: note all that has happened, then decide."""
         self._members.held = True
         try:
-            for key, _ in self._selector.select(min(_TICK_S, self._pace.wait_s(time.monotonic()) or _TICK_S)):
+            wait_s = min(_TICK_S, self._sign_s, self._pace.wait_s(time.monotonic()) or _TICK_S)
+            for key, _ in self._selector.select(wait_s):
                 key.data()
         finally:
             self._members.held = False
