@@ -85,3 +85,14 @@ def test_a_run_grows_survives_a_lost_node_and_comes_back_after_preemption(slurm:
         assert run.weights() == pytest.approx(alone, rel=1e-6)
         stack.pop_all()
     assert json.loads((tmp_path / "weights.json").read_text())
+
+
+def test_a_run_that_nears_its_time_limit_saves_and_goes_on_in_the_requeued_job(slurm: Slurm, tmp_path: Path) -> None:
+    environ, run = paths(tmp_path), Cluster(tmp_path, Loopback(), ())
+    options = ("--slots", "1", "--nodes", "2", "--grace", "30", "--time", "1", "--run-dir", str(run.run_dir))
+    job = slurm.submit(printed(*options, "slurm", str(TRAINING), str(tmp_path), EPOCHS, "0.1"), environ=environ)
+    slurm.wait_for(lambda: slurm.restarts(job) == 1, timeout_s=120)  # Slurm gave the signal up to a minute too early
+    saved = max(each["step"] for each in run.steps())
+    slurm.wait_for(lambda: max(each["step"] for each in run.steps()) > saved + 2, timeout_s=120)
+    report = run.report()
+    assert (report.lost, report.repeated, report.rewound) == (0, 0, 0), report

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from swell.cli.notice_time import time_to_save
 from swell.errors import ConfigError
 
 
@@ -53,7 +54,7 @@ RUN={run_dir}
 HEAD="$(hostname):$((20000 + SLURM_JOB_ID % 10000))"
 
 # The head runs here, in the batch step, and no worker beside it: the agent of this node has them.
-swell run --listen "$HEAD" --slots 0 --workers {shlex.quote(job.workers)} --grace {max(1, job.grace_s - 30)} \\
+swell run --listen "$HEAD" --slots 0 --workers {shlex.quote(job.workers)} --grace {time_to_save(job.grace_s)} \\
     --run-dir "$RUN" {command} &
 head=$!
 trap 'kill -TERM $head' USR2 TERM INT
