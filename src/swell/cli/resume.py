@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from typing import Any
 
 from swell.cli.command import Command
@@ -64,7 +63,7 @@ def _record(args: Namespace) -> dict[str, Any]:
         )
     record = ObjectStore(args.run_dir).record()
     with contextlib.suppress(KeyError, TypeError):
-        run_dir = record["options"]["run_dir"] if args.into is None else str(Path(args.into).resolve())
+        run_dir = record["options"]["run_dir"] if args.into is None else os.path.realpath(args.into)
         record["options"].update(run_dir=run_dir, mirror=args.run_dir)
     return record
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -50,7 +51,7 @@ class AgentStates:
         self._identity, self._address, self._told = identity, address, None
         self._shared = self._run_dir.is_of_head(terms["head"])
         if not self._shared and terms["record"] is not None:
-            options = {**terms["record"]["options"], "run_dir": str(run_dir.resolve())}
+            options = {**terms["record"]["options"], "run_dir": os.path.realpath(run_dir)}
             with contextlib.suppress(OSError):  # the run does not need it, only a resume from here
                 self._run_dir.prepare({**terms["record"], "options": options, "folder": str(folder)}, self._token)
 
