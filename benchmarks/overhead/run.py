@@ -35,6 +35,8 @@ sys.path.insert(0, str(HERE.parent / "statistics"))
 from models import GPT2, resnet18  # noqa: E402
 from resident import Resident, first  # noqa: E402
 
+swell.Job  # noqa: B018 - its modules are imported on first use, which is no part of a step
+
 EARLY = 200  # steps that are reported apart
 KINDS = ("plain", "statistics off", "as it comes")
 

@@ -17,6 +17,7 @@ import torch
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from swell.checkpoint.numbering import Numbering
 from swell.checkpoint.transfer import share_state
 from swell.core.events import Event
 from swell.core.ledger import Ledger
@@ -175,6 +176,7 @@ class DiskSaving:
 
     def __init__(self, state: RunState, peers: Peers, disk: Disk) -> None:
         self._state, self._peers, self._disk = state, peers, disk
+        self.numbering = Numbering(None)
 
     def poll(self) -> None:
         """Nothing is written in the background."""

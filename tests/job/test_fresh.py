@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import swell
-from swell.checkpoint.reading import numbered_folders
+from swell.checkpoint.folder_names import numbered_folders
 from swell.core.events import RunStarted
 from swell.errors import CheckpointError, ConfigError, RunFolderError
 from swell.telemetry import read_events

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from swell.checkpoint.reading import inspect, numbered_folders
+from swell.checkpoint.folder_names import numbered_folders
+from swell.checkpoint.reading import inspect
 from swell.core.events import Stepped
 from swell.telemetry import read_events
 from tests.supervisor.supervised import SupervisedRun

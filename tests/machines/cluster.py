@@ -141,19 +141,21 @@ class Cluster:
         host = self.machines.address(0)
         listen = f"[{host}]:0" if self.machines.ipv6 else f"{host}:0"
         facts = ("--listen", listen, "--slots", str(slots), "--workers", workers, "--run-dir", str(self.run_dir))
-        self.head = self._start(0, "head", "run", *facts, *options, *self._script)
+        self.head = self.start(0, "head", "run", *facts, *options, *self._script)
         self._find_address()
 
-    def resume(self) -> None:
-        """Start the head again, at the same address."""
-        self.head = self._start(0, "head", "resume", str(self.run_dir), "--listen", self.address)
+    def resume(self, *, listen: str | None = None, slots: int | None = None) -> None:
+        """Start the head again, at the same address or another."""
+        options = () if slots is None else ("--slots", str(slots))
+        (self.run_dir / "control" / "listens_at").unlink(missing_ok=True)
+        self.head = self.start(0, "head", "resume", str(self.run_dir), "--listen", listen or self.address, *options)
         self._find_address()
 
     def join(self, machine: int, *, slots: int = 1, wait_s: float = 60.0) -> None:
         """Start an agent on a machine."""
         token = self.run_dir / "control" / "token"
         options = ("--slots", str(slots), "--token-file", str(token), "--wait", str(wait_s))
-        self.agents[machine] = self._start(machine, f"agent-{machine}", "agent", self.address, *options)
+        self.agents[machine] = self.start(machine, f"agent-{machine}", "agent", self.address, *options)
 
     def status(self) -> dict[str, Any]:
         try:
@@ -223,20 +225,28 @@ class Cluster:
         place = self.run_dir / "control" / "listens_at"
         self.address = self.wait_for(lambda: place.exists() and place.read_text())
 
-    def _start(self, machine: int, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    def start(self, machine: int, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         line = self.machines.line(machine, sys.executable, "-m", "swell", *arguments)
         with (self.folder / f"{name}.out").open("ab") as output:
             return subprocess.Popen(
-                line, stdout=output, stderr=subprocess.STDOUT, cwd=self.folder, env=environ, start_new_session=True
+                line,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                env=environment(),
+                start_new_session=True,
             )
 
 
-def train_alone(folder: Path, *script: str) -> list[float]:
+def environment() -> dict[str, str]:
+    """This process's environment, in which scripts find the tests."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+
+
+def train_alone(folder: Path, *arguments: str, script: Path = TRAINING) -> list[float]:
     """The weights of a script that nobody disturbs."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "hurry").touch()
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    line = [sys.executable, str(TRAINING), str(folder), *script]
-    subprocess.run(line, env=environ, check=True, timeout=300)
+    line = [sys.executable, str(script), str(folder), *arguments]
+    subprocess.run(line, env={**environment(), "SWELL_RUN_DIR": str(folder / "run")}, check=True, timeout=300)
     return json.loads((folder / "weights.json").read_text())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests.machines.cluster import TRAINING, Cluster, Namespaces, train_alone, why_no_namespaces
 
 EPOCHS, PAUSE_S = "200", "0.1"
+PLAIN_WORKER = str(Path(__file__).parents[1] / "supervisor" / "plain_worker.py")  # without torch
 OPTIONS = ("--network-timeout", "1", "--grace", "30", "--show", "none")
 
 pytestmark = [
@@ -78,3 +80,19 @@ def test_when_the_head_is_killed_all_save_and_the_resumed_run_goes_on_from_that_
         (tmp_path / "hurry").touch()
         assert run.end() == 0, run.terminal()
         check(run, tmp_path)
+
+
+def test_a_machine_that_is_slow_is_waited_for_and_one_that_cannot_be_reached_is_lost(tmp_path: Path) -> None:
+    with Namespaces(2) as machines, Cluster(tmp_path, machines, (PLAIN_WORKER, "train")) as run:
+        run.begin("--network-timeout", "0.3", "--grace", "5", "--show", "none")
+        run.join(1)
+        before = run.wait_for_world(2)
+        run.agents[1].send_signal(signal.SIGSTOP)  # as if it was swapped out: its kernel still answers
+        time.sleep(4.0)
+        status = run.status()
+        run.agents[1].send_signal(signal.SIGCONT)
+        assert (status["generation"], len(status["machines"])) == (before["generation"], 2)
+        assert run.wait_for_world(2)["generation"] == before["generation"], "it goes on as if nothing had been"
+        machines.cut(1)
+        run.wait_for_world(1)
+        assert len(run.status()["machines"]) == 1

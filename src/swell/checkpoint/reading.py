@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,11 +15,10 @@ import torch
 
 from swell.checkpoint.disk import checksum_file
 from swell.checkpoint.encoding import decode, refuse_shards
+from swell.checkpoint.folder_names import number_of
 from swell.checkpoint.manifest import FILE_NAME, Manifest, PartEntry, from_json
 from swell.core.regular_files import open_regular, read_regular
 from swell.errors import CheckpointError, DamagedCheckpointError
-
-_FOLDER = re.compile(r"(\d{6,})-samples(\d+)-step(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,29 +50,6 @@ class Checkpoint:
         return any(part.kind == "dcp" for part in self.manifest.parts)
 
 
-def folder_name(*, number: int, samples: int, step: int) -> str:
-    """The name of a checkpoint's folder; names sort in the order of saving.
-
-    >>> folder_name(number=7, samples=12800, step=100)
-    '000007-samples12800-step100'
-    """
-    return f"{number:06d}-samples{samples}-step{step}"
-
-
-def numbered_folders(root: Path) -> list[tuple[int, Path]]:
-    """Every folder below ``root`` that is named as a checkpoint, complete or not, oldest first."""
-    try:
-        names = [(match, child) for child in root.iterdir() if (match := _FOLDER.fullmatch(child.name))]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise CheckpointError(
-            f"the checkpoints in {root} cannot be listed: {error.strerror}. Make the folder readable for this user, or "
-            f"choose another run folder."
-        ) from error
-    return sorted((int(match[1]), child) for match, child in names)
-
-
 def inspect(path: Path | str) -> Checkpoint:
     """The checkpoint in a folder, after a quick check: its manifest, and the length of every file."""
     path = Path(path)
@@ -84,8 +59,7 @@ def inspect(path: Path | str) -> Checkpoint:
             length = _length(path / entry.path)
             if length != entry.bytes:
                 raise _damage(path, f"{entry.path} has {length} bytes instead of {entry.bytes}")
-    match = _FOLDER.fullmatch(path.name)
-    return Checkpoint(path=path, number=int(match[1]) if match else 0, manifest=manifest)
+    return Checkpoint(path=path, number=number_of(path.name) or 0, manifest=manifest)
 
 
 def _length(path: Path) -> int:

@@ -14,15 +14,14 @@ import numpy as np
 import torch
 
 from swell.checkpoint.disk import disk_error, sync_folder
+from swell.checkpoint.folder_names import FOLDER, numbered_folders
 from swell.checkpoint.hidden_folders import revoke_drafts
-from swell.checkpoint.reading import Checkpoint, inspect, numbered_folders, read_parts, verify
+from swell.checkpoint.reading import Checkpoint, inspect, read_parts, verify
 from swell.checkpoint.snapshot import HostBuffers, Snapshot, take
 from swell.checkpoint.writing import Draft, remove_leftovers, retire
 from swell.core.regular_files import require_own_folder
 from swell.errors import CheckpointError, ConfigError, DamagedCheckpointError
 from swell.version import __version__
-
-FOLDER = "checkpoints"  # below the run's folder
 
 
 def _warn(message: str) -> None:
@@ -73,6 +72,7 @@ class Store:
         self._warned: set[str] = set()
         self._root_made = False
         self._has_own_id = run_id is not None
+        self.last = 0  # the highest number that the run is known to have used, also on other machines' disks
         self.run_id = run_id or self._run_id_on_disk() or uuid.uuid4().hex[:12]
 
     def save(
@@ -114,7 +114,7 @@ class Store:
         try:
             self._make_root()
             remove_leftovers(self.root)
-            draft = Draft(self.root, on_point=self._on_point, before_commit=self._before_commit)
+            draft = Draft(self.root, on_point=self._on_point, before_commit=self._before_commit, above=self.last)
             self._on_point("begun")
             yield draft
         except OSError as error:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 
+from swell.checkpoint.folder_names import FOLDER
 from swell.checkpoint.reading import Checkpoint, read_parts
-from swell.checkpoint.store import FOLDER, Store
+from swell.checkpoint.store import Store
 from swell.errors import CheckpointError
 
 PARTS = ("learners", "trainees")  # the part that holds a job's models; the second name is that of older checkpoints

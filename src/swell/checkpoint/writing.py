@@ -12,9 +12,10 @@ from urllib.parse import quote
 import torch
 
 from swell.checkpoint.disk import sync_folder, write_file
+from swell.checkpoint.folder_names import folder_name, numbered_folders
 from swell.checkpoint.hidden_folders import HiddenFolder, hide_and_remove, remove_leftovers
 from swell.checkpoint.manifest import FILE_NAME, FileEntry, Manifest, PartEntry, to_json
-from swell.checkpoint.reading import Checkpoint, folder_name, numbered_folders
+from swell.checkpoint.reading import Checkpoint
 
 __all__ = ["Draft", "remove_leftovers", "retire"]
 
@@ -28,11 +29,14 @@ class Draft:
     of ``root``. A crash at any point leaves either a hidden folder that is ignored or a complete checkpoint.
 
     ``before_commit`` raises if this process may not write any more. It is called once the folder is made and before the
-    rename. A newer writer takes the folder away after it got the right, so the rename cannot succeed after that.
+    rename. A newer writer takes the folder away after it got the right, so the rename cannot succeed after that. The
+    checkpoint's number is ``above`` and those below ``root``.
     """
 
-    def __init__(self, root: Path, *, on_point: Callable[[str], None], before_commit: Callable[[], None]) -> None:
-        self._hidden = HiddenFolder(root)
+    def __init__(
+        self, root: Path, *, on_point: Callable[[str], None], before_commit: Callable[[], None], above: int = 0
+    ) -> None:
+        self._hidden, self._above = HiddenFolder(root), above
         self.folder = self._hidden.path
         self._before_commit = before_commit
         try:
@@ -77,7 +81,7 @@ class Draft:
         self._hidden.remove()
 
     def _rename(self, manifest: Manifest) -> tuple[int, Path]:
-        number = max((number for number, _ in numbered_folders(self._root)), default=0) + 1
+        number = max((self._above, *(number for number, _ in numbered_folders(self._root)))) + 1
         while True:
             path = self._root / folder_name(number=number, samples=manifest.samples, step=manifest.step)
             self._before_commit()

@@ -38,8 +38,10 @@ def _options(parser: ArgumentParser) -> None:
 
 
 def _run(args: Namespace) -> int:
+    from swell.checkpoint.state_folder import DiskStates
     from swell.runtime.environment import count_places
     from swell.supervisor.agent import Agent, AgentOptions
+    from swell.supervisor.agent_states import AgentStates
     from swell.supervisor.descriptors import raise_descriptor_limit
     from swell.supervisor.interfaces import parse_address
     from swell.supervisor.run_token import find_token
@@ -61,9 +63,10 @@ def _run(args: Namespace) -> int:
         machine=args.machine,
         leash=sys.stdin.fileno() if args.leave_with_stdin else None,
     )
-    identity = RunIdentity(find_token(args.token_file))
+    token = find_token(args.token_file)
     raise_descriptor_limit()
-    return Agent(options, identity, write=lambda line: print(line, flush=True)).run()
+    states = AgentStates(DiskStates, token)
+    return Agent(options, RunIdentity(token), write=lambda line: print(line, flush=True), states=states).run()
 
 
 COMMAND = Command(

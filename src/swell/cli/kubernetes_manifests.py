@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from swell.cli.notice_time import time_to_save
 from swell.errors import ConfigError
 
 
@@ -108,7 +109,7 @@ def _pod(run: KubernetesRun, part: str, line: Sequence[str], *, gpus: int) -> di
 def _head(run: KubernetesRun) -> dict[str, Any]:
     """The head's pod is replaced when it is lost or fails; it then resumes the run."""
     options = ["--listen", f"$(POD_IP):{run.port}", "--slots", "0", "--workers", run.workers]
-    options += ["--run-dir", run.run_dir, "--grace", str(max(1, run.grace_s - 30))]
+    options += ["--run-dir", run.run_dir, "--grace", str(time_to_save(run.grace_s))]
     template = _pod(run, "head", ["swell", "run", *options, *run.command], gpus=0)
     spec = {
         "backoffLimit": 1000,

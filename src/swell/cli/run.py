@@ -51,6 +51,14 @@ def add_run_options(parser: ArgumentParser, *, max_restarts: int = 3) -> None:
         help="with --listen: seconds after which a machine that cannot be reached is lost (default: 5)",
     )
     add(
+        "--copies",
+        type=int,
+        default=2,
+        metavar="N",
+        help="with --listen: machines that have the newest state, where they do not share a disk (default: 2)",
+    )
+    add("--mirror", metavar="URL", help="bring every state to an object store too, as in s3://bucket/runs/digits")
+    add(
         "--engine",
         choices=["inplace", "ray", "torchrun"],
         default="inplace",
@@ -157,11 +165,14 @@ def _in_place(
     listening: Callable[[str], None] = lambda address: None,
 ) -> int:
     """Run in place: with agents where ``network`` or the options say how they join."""
+    from swell.checkpoint.object_store import ObjectStore
+    from swell.checkpoint.state_folder import DiskStates
     from swell.runtime.environment import count_places
     from swell.supervisor.descriptors import raise_descriptor_limit
     from swell.supervisor.patience import Patience
     from swell.supervisor.run_dir import RunDir
     from swell.supervisor.sizes import parse_sizes
+    from swell.supervisor.states import StateOptions
     from swell.supervisor.supervisor import RunOptions, supervise
     from swell.supervisor.worker_process import WorkerProcess
     from swell.supervisor.worker_trace import read_worker_trace
@@ -171,6 +182,9 @@ def _in_place(
             raise ConfigError(f"--{name.replace('_', '-')} is {getattr(args, name):g}; expected seconds above 0.")
     if args.max_restarts < 0:
         raise ConfigError(f"--max-restarts is {args.max_restarts}; expected 0 or more.")
+    if getattr(args, "copies", 2) < 1:
+        raise ConfigError(f"--copies is {args.copies}; expected 1 or more.")
+    mirror = ObjectStore(args.mirror) if getattr(args, "mirror", None) else None
     sizes = parse_sizes(args.workers)
     trace = None if args.trace is None else read_worker_trace(args.trace).faster(args.trace_speed)
     network = network or _network(args)
@@ -196,6 +210,13 @@ def _in_place(
         show=args.show,
         network=network,
         variables={**variables, **({"SWELL_FRESH": "1"} if getattr(args, "fresh", False) else {})},
+        states=StateOptions(
+            folder=DiskStates,
+            copies=getattr(args, "copies", 2),
+            mirror=mirror,
+            fresh=getattr(args, "fresh", False),
+            from_here=getattr(args, "from_here", False),
+        ),
         worker=worker or WorkerProcess,
     )
     raise_descriptor_limit()
@@ -204,14 +225,20 @@ def _in_place(
     record = {
         "options": {
             **options,
-            **{"run_dir": os.path.realpath(run_dir), "run_dir_given": given, "fresh": False},
+            **{"run_dir": os.path.realpath(run_dir), "run_dir_given": given, "fresh": False, "from_here": False},
             "token_file": None,  # the token is in the run's folder
         },
         "folder": str(Path.cwd()),
     }
+
+    def prepare() -> None:
+        folder.write_record(record)
+        if mirror is not None:
+            mirror.begin(DiskStates(run_dir), record, fresh=run_options.states is not None and run_options.states.fresh)
+
     port, host = getattr(args, "metrics_port", None), getattr(args, "metrics_host", "127.0.0.1")  # not in older records
     with watched(run_dir, _write, metrics_port=port, metrics_host=host) as write:
-        return supervise(run_options, write=write, prepare=lambda: folder.write_record(record), listening=listening)
+        return supervise(run_options, write=write, prepare=prepare, listening=listening)
 
 
 def _network(args: Namespace) -> Network | None:

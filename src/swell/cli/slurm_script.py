@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from swell.cli.notice_time import time_to_save
 from swell.errors import ConfigError
 
 
@@ -42,6 +43,7 @@ def slurm_script(job: SlurmJob) -> str:
         f"#SBATCH --time={job.time}",
         f"#SBATCH --signal=B:USR2@{job.grace_s}",
         "#SBATCH --requeue",
+        "#SBATCH --no-kill",  # a lost node ends its own tasks, not the job
         "#SBATCH --open-mode=append",
     ]
     body = f"""
@@ -52,14 +54,14 @@ RUN={run_dir}
 HEAD="$(hostname):$((20000 + SLURM_JOB_ID % 10000))"
 
 # The head runs here, in the batch step, and no worker beside it: the agent of this node has them.
-swell run --listen "$HEAD" --slots 0 --workers {shlex.quote(job.workers)} --grace {max(1, job.grace_s - 30)} \\
+swell run --listen "$HEAD" --slots 0 --workers {shlex.quote(job.workers)} --grace {time_to_save(job.grace_s)} \\
     --run-dir "$RUN" {command} &
 head=$!
 trap 'kill -TERM $head' USR2 TERM INT
 
 # The head makes the token. Agents wait for the head, and one that is lost takes no other with it.
 while [ ! -s "$RUN/control/token" ] && kill -0 $head 2>/dev/null; do sleep 1; done
-srun --ntasks-per-node=1 --kill-on-bad-exit=0 \\
+srun --ntasks-per-node=1 --kill-on-bad-exit=0 --no-kill \\
     swell agent "$HEAD" --token-file "$RUN/control/token" --slots {job.slots} --wait 120 &
 agents=$!
 
@@ -84,10 +86,11 @@ def slurm_join_script(job: SlurmJob) -> str:
         *([f"#SBATCH --gpus-per-node={job.gpus}"] if job.gpus else []),
         f"#SBATCH --time={job.time}",
         f"#SBATCH --signal=USR2@{job.grace_s}",
+        "#SBATCH --no-kill",
     ]
     body = f"""
 RUN={run_dir}
-srun --ntasks-per-node=1 --kill-on-bad-exit=0 \\
+srun --ntasks-per-node=1 --kill-on-bad-exit=0 --no-kill \\
     swell agent "$(cat "$RUN/control/listens_at")" --token-file "$RUN/control/token" --slots {job.slots} --wait 120
 status=$?
 if [ $status -eq 143 ]; then exit 0; fi   # the nodes have left the run

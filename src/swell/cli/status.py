@@ -45,6 +45,10 @@ def _run(args: Namespace) -> int:
     for machine in status["machines"] if len(status["machines"]) > 1 else []:
         leaving = f", leaving ({machine['leaving']})" if machine["leaving"] else ""
         print_note(f"machine {machine['machine']}: {machine['name']}, {machine['slots']} slots{leaving}")
+    newest = status.get("newest_state")
+    if newest:
+        mirrored = f", and {newest['mirrored']} in the mirror" if newest["mirrored"] else ""
+        print_note(f"newest state: {newest['name']} on {', '.join(newest['machines'])}{mirrored}")
     for trouble in status.get("troubles", []):
         print_note(f"! {trouble}")
     if figures is not None:

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scipy.special import stdtrit
-
 from swell.core.moments import estimate
 from swell.core.types import Moments, NoiseEstimate
 from swell.errors import CheckpointError, ConfigError
@@ -205,6 +203,8 @@ class MomentAverage:
         return self._latest
 
     def _interval(self, total: Moments) -> tuple[float, float]:
+        from scipy.special import stdtrit  # here, because the import takes half a second and many runs measure nothing
+
         effective = self._weight**2 / self._square_weight
         degrees = effective - 1
         if degrees < 0.5:  # one observation, or one that dominates all others: the spread is unknown

@@ -85,7 +85,7 @@ class Recovery:
         if faults.plans("reduce") and isinstance(collective, TorchCollective):
             collective.underway = lambda: self._peers.reach("reduce", step=state.steps)
         refusal = self._saving.take_folder()
-        rows = collective.gather_numbers([self._place(), float(refusal is not None)])
+        rows = collective.gather_numbers([self._place(), float(refusal is not None), *self._saving.numbering.place()])
         if any(row[1] for row in rows):
             raise refusal or RunFolderError(
                 f"run folder {state.run_dir} was refused to the first replica; expected one that it can write and that "
@@ -101,6 +101,7 @@ class Recovery:
                 state.restore(share_state(state.capture(), collective=collective, source=0))
             self._enter_world(continues=True, resumed=resumed)
             return
+        self._saving.numbering.follow(rows[source][2:], writes=self._peers.is_first)
         if min(places) < places[source]:
             ahead = None
             if collective.rank == source:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from swell.checkpoint.cadence import Cadence, Mark
 from swell.checkpoint.damage import damage_error
 from swell.checkpoint.disk import disk_error
+from swell.checkpoint.numbering import Numbering
 from swell.checkpoint.rng import capture_rng
 from swell.checkpoint.run_lock import RunLock
 from swell.checkpoint.saver import AsyncSaver, SaveReport
@@ -66,6 +67,7 @@ class Saving:
         self._random, self._lock, self._fresh = random, options.lock, options.fresh
         self._saver: AsyncSaver | None = None
         self._shards: ShardedStore | None = None
+        self.numbering = Numbering(None)
         if options.lock is not None:
             self._store = Store(
                 options.lock.folder,
@@ -76,6 +78,7 @@ class Saving:
             )
             options.lock.on_taken = self._store.take_over
             self._saver = AsyncSaver(self._store, on_saved=self._saved, on_warning=self._failed)
+            self.numbering = Numbering(self._store)
         self.requested = False  # whether a facade's script has asked for a save after the next step
         self._failed_at: float | None = None  # when the last save failed, where no later one has succeeded
         self._last, self._saved_once = self._mark(), False
@@ -129,6 +132,8 @@ class Saving:
             if self._shards is None:
                 about["world_size"] = self._peers.size
             writes = self._peers.is_first or self._shards is not None
+            if not self._peers.is_first:
+                self.numbering.count()
             self._peers.mark("saving")
             if writes and wait:
                 self._save_now(self._saver, state, about)
@@ -210,10 +215,14 @@ class Saving:
             checkpoint = self._load_shards(self._shards)
         elif self._peers.is_first:
             newest = self._store.load_newest()
-            checkpoint = None if newest is None else newest[1]
+            if newest is not None:
+                self.numbering.reach(newest[0].number)
+                checkpoint = newest[1]
         if self._peers.is_first and checkpoint is None:
             refusal = damage_error(self._store.damage, self._store.root)
-        found, damaged = collective.gather_numbers([float(checkpoint is not None), float(refusal is not None)])[0]
+        facts = [float(checkpoint is not None), float(refusal is not None), *self.numbering.place()]
+        found, damaged, *place = collective.gather_numbers(facts)[0]
+        self.numbering.follow(place, writes=self._peers.is_first)
         if damaged:
             raise refusal or CheckpointError("the first replica was refused the run's checkpoints: see its message.")
         if not found:
@@ -301,6 +310,7 @@ class Saving:
             self._failed_at = None
             self._peers.trouble("saving", "")
         manifest = report.checkpoint.manifest
+        self.numbering.reach(report.checkpoint.number)
         self._emit(
             Saved(
                 time=time.time(),

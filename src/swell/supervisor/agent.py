@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import signal
@@ -16,8 +17,9 @@ from typing import Any
 
 from swell.core.harmless import harmless
 from swell.errors import ConfigError, WorldError
+from swell.supervisor.agent_states import AgentStates
 from swell.supervisor.channel import Channel
-from swell.supervisor.interfaces import format_address, interface_of, reach_quickly
+from swell.supervisor.interfaces import format_address, interface_of, reach_quickly, sign_interval
 from swell.supervisor.local_workers import LocalWorkers, cores
 from swell.supervisor.notice import EXIT_RESUME
 from swell.supervisor.secure_channel import RunIdentity
@@ -55,8 +57,15 @@ class Agent:
     offers its machine again. When the agent itself is killed, the kernel kills its workers.
     """
 
-    def __init__(self, options: AgentOptions, identity: RunIdentity, *, write: Callable[[str], None]) -> None:
-        self.options, self._identity, self._write = options, identity, write
+    def __init__(
+        self,
+        options: AgentOptions,
+        identity: RunIdentity,
+        *,
+        write: Callable[[str], None],
+        states: AgentStates | None = None,
+    ) -> None:
+        self.options, self._identity, self._write, self._states = options, identity, write, states
         self._selector = selectors.DefaultSelector()
         self._workers: LocalWorkers | None = None
         self._wire: Wire | None = None
@@ -116,6 +125,7 @@ class Agent:
             "slots": self.options.slots,
             "version": __version__,
             "pid": os.getpid(),
+            "states": self._states is not None,  # whether it says which states are on its disk
         }
         connection.setblocking(False)
         channel = Channel(connection, most_unsent=_MOST_UNSENT)
@@ -135,6 +145,9 @@ class Agent:
         reach_quickly(connection, silence_s=terms["silence_s"])
         self._terms, self._heard_at = terms, time.monotonic()
         settings = self._settings(terms, address)
+        if self._states is not None:
+            facts = {"folder": Path.cwd(), "identity": self._identity, "address": (host, port)}
+            self._states.begin(settings.run_dir, terms, **facts)
         self._workers = LocalWorkers(settings, self._selector, self._report)
         self._wire = Wire(channel, self._selector, self._hear)
         self._say(f"joined the run as machine {terms['node']} with {self.options.slots} slots ({settings.interface})")
@@ -178,13 +191,15 @@ class Agent:
             if now >= beat_at:
                 if now - beat_at > self._terms["hang_s"] / 2:  # this process slept
                     self._heard_at = now
-                beat_at = now + self._terms["beat_s"]
+                beat_at = now + sign_interval(beat_s=self._terms["beat_s"], silence_s=self._terms["silence_s"])
                 self._send({"say": "beat"})
             if now - self._heard_at > self._terms["hang_s"]:
                 self._lose("gave no sign of life")
                 break
             self._wait(_TICK_S)
             self._workers.look()
+            if self._states is not None:
+                self._states.look(time.monotonic(), self._send)
         grace_s = 0.0
         if self._end is None and len(self._workers):
             if self._supervisor_lives():
@@ -193,6 +208,8 @@ class Agent:
                 grace_s = self._terms["grace_s"]
                 self._say(f"the supervisor is gone; the workers of this machine have {grace_s:g} s to save and stop")
         self._workers.let_go(grace_s=grace_s)
+        if self._end is None and self._states is not None and (words := self._states.newest()):
+            self._say(words)
         if self._end is None and self._leaving:
             self._end = EXIT_RESUME
 
@@ -213,6 +230,8 @@ class Agent:
             key.data()
 
     def _report(self, report: dict[str, Any]) -> None:
+        if report["say"] == "exited" and self._states is not None:
+            self._states.look(math.inf, self._send)  # it may have saved last
         if report["say"] != "lines" or self._terms["show"]:
             self._send(report)
 
@@ -243,7 +262,7 @@ class Agent:
                 if self._wire is not None:
                     self._wire.close()
                     self._wire = None
-            elif message["say"] != "beat":
+            elif message["say"] != "beat" and (self._states is None or not self._states.order(message)):
                 self._workers.order(message)
 
     def _lose(self, why: str) -> None:

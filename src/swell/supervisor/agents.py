@@ -66,6 +66,7 @@ class Agents:
     ) -> None:
         self._listener, self._identity, self._selector, self._owner = listener, identity, selector, owner
         self._answer, self._silence_s, self._clock = answer, silence_s, clock
+        self.on_state_link: Callable[[str, socket.socket], None] = lambda ticket, end: end.close()
         self._agents: dict[int, _Agent] = {}
         self._callers: dict[int, Wire] = {}
         self._unproved: Counter[str] = Counter()
@@ -170,6 +171,10 @@ class Agents:
             return
         messages = _received(channel)
         for position, message in enumerate(messages or ()):
+            if message["say"] == "state link":
+                self._callers.pop(id(channel)).forget()
+                self.on_state_link(str(message.get("ticket")), channel.detach())
+                return
             if message["say"] != "agent":
                 wire.send(reply_to(message, self._answer))
                 continue

@@ -73,6 +73,11 @@ class Channel:
                 return self._take_lines() or None
             self._unread += piece
 
+    def detach(self) -> socket.socket:
+        """The socket itself, which blocks from now on, for what is no message; the channel is of no use any more."""
+        self._socket.setblocking(True)
+        return self._socket
+
     def close(self) -> None:
         """Close this end; the other one sees that."""
         self._socket.close()

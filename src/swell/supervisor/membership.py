@@ -16,12 +16,14 @@ Invariants, for every order of events (``tests/supervisor/test_membership.py``):
 7. A process that cannot be started ends nobody: a resize is taken back, a replacement is tried again later.
 8. Workers are only started where a machine has a free slot. The target follows the slots there are; too few of them are
    waited for, and neither that nor a lost machine is a fault.
+9. A world of workers that have none of the run's state in memory is formed only where ``may_begin`` allows it for the
+   machine of its first one, which reads the newest state from its disk.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from swell.errors import ConfigError
@@ -63,6 +65,7 @@ class Membership:
         self.wanted, self._surplus_reason = sizes.require(target), _UNNEEDED
         self.places = Places() if places is None else places
         self.held = False
+        self.may_begin: Callable[[int], bool] = lambda node: True  # whether a machine has the state to begin from
         self.max_restarts = max_restarts
         self.on_failure: OnFailure = on_failure
         self.patience = patience or Patience()
@@ -421,6 +424,10 @@ class Membership:
             now=now,
         )
         if proposal is None:
+            return []
+        first = self.workers[proposal.members[0]]  # it reads the newest state, where no member has one in memory
+        stateless = not any(self.workers[member].activity.steps for member in proposal.members)
+        if stateless and not self.may_begin(first.node):
             return []
         self._futile += proposal.futile
         if self._futile > _MOST_FUTILE:

@@ -35,6 +35,8 @@ class RunDir:
         self._listens_at = self.control / "listens_at"  # where its supervisor can be reached from other machines
         self._record = self.control / "run.json"  # how the run was started
         self._supervised_in = self.control / "supervised_in"  # the folder that its supervisor uses, if it is another
+        self._head = self.control / "head"  # which supervisor uses this folder now, on whichever machine
+        self._whereabouts = self.control / "states.json"  # where the newest state was when machines last heard of it
         self._saved_in = self.control / "saved_in"  # the folder that its job uses, if it is another
 
     @contextmanager
@@ -86,6 +88,37 @@ class RunDir:
             return read_regular(self._listens_at, limit=_LONGEST_PATH).decode()
         except (OSError, UnicodeDecodeError):
             return None
+
+    def write_head(self, name: str) -> None:
+        """Write down which supervisor uses this folder, so that an agent can tell whether it is the agent's too."""
+        _write_private(self._head, name)
+
+    def is_of_head(self, name: str) -> bool:
+        """Whether this is the very folder of that supervisor, and not one of the same path on another disk."""
+        try:
+            return read_regular(self._head, limit=_LONGEST_PATH).decode() == name
+        except (OSError, UnicodeDecodeError):
+            return False
+
+    def write_whereabouts(self, facts: Mapping[str, Any]) -> None:
+        """Write down where the newest state of the run is."""
+        _write_private(self._whereabouts, json.dumps(facts) + "\n")
+
+    def read_whereabouts(self) -> dict[str, Any]:
+        """Where the newest state was when this machine last heard of it; empty if it never did."""
+        try:
+            facts = json.loads(read_regular(self._whereabouts, limit=_LONGEST_RECORD))
+        except (OSError, ValueError):
+            return {}
+        return facts if isinstance(facts, dict) and isinstance(facts.get("number"), int) else {}
+
+    def prepare(self, record: Mapping[str, Any], token: bytes) -> None:
+        """Write down what a resume on this machine needs, though the run was started on another."""
+        require_own_folder(self.control)
+        self.control.mkdir(parents=True, exist_ok=True)
+        self.control.chmod(0o700)
+        self.write_record(record)
+        _write_private(self.token_file, token.hex() + "\n")
 
     def connect(self, job_folder: Path) -> None:
         """Let commands find the run by the job's folder too: both folders name each other."""

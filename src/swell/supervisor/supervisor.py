@@ -24,7 +24,7 @@ from swell.supervisor.agents import Agents
 from swell.supervisor.channel import Channel
 from swell.supervisor.control import ControlServer
 from swell.supervisor.decision_pace import DecisionPace
-from swell.supervisor.interfaces import format_address, interface_of
+from swell.supervisor.interfaces import format_address, interface_of, sign_interval
 from swell.supervisor.listening import Listening
 from swell.supervisor.local_workers import LocalWorkers, cores
 from swell.supervisor.meeting import Meeting
@@ -41,6 +41,7 @@ from swell.supervisor.secure_channel import RunIdentity
 from swell.supervisor.signals import signals_as_bytes
 from swell.supervisor.sizes import WorldSizes, from_runs
 from swell.supervisor.stall import Activity
+from swell.supervisor.states import StateOptions, States
 from swell.supervisor.status import RunningWorker
 from swell.supervisor.terminal import Terminal
 from swell.supervisor.troubles import Troubles, disk_trouble
@@ -81,6 +82,7 @@ class RunOptions:
     show: Literal["all", "first", "none"] = "all"  # whose output goes to the terminal
     variables: Mapping[str, str] = field(default_factory=dict)  # added to the workers' environment
     network: Network | None = None  # None for a run on this machine alone
+    states: StateOptions | None = None  # None where nobody sees to copies of the run's states
     worker: type[WorkerProcess] = WorkerProcess  # how a worker of this machine is started
 
 
@@ -126,10 +128,13 @@ class Supervisor:
         )
         self._reach = Reach(self._local)
         self._meeting, self._pace = Meeting(), DecisionPace()
+        self._states: States | None = None
         self._private = PrivateFolder(self.run_dir.control)
         self._troubles = Troubles(self._log)
         self._began_at = self._turned_at = time.monotonic()
         self._looked_at = self._beat_at = -math.inf
+        silence_s = math.inf if network is None else network.silence_s
+        self._sign_s = sign_interval(beat_s=options.beat_s, silence_s=silence_s)
         self._trained_since: float | None = None  # when the first generation was formed
         self._trace_target = options.start
         self._allowed: tuple[Any, str] | None = None  # what a worker said last of the numbers that its job can have
@@ -146,6 +151,7 @@ class Supervisor:
         try:
             with self.run_dir.lock() as self._private, signals_as_bytes() as wakeup:
                 self._prepare()
+                self._see_to_states()
                 listening = Listening(
                     self.run_dir, self._private, self._answer, opened=self._listen, closed=self._selector.unregister
                 )
@@ -156,6 +162,8 @@ class Supervisor:
                         self._open_to_agents(self.options.network)
                     self._do(self._members.begin(time.monotonic()))
                     while self._code is None:
+                        self._turn(listening)
+                    while self._states is not None and self._interrupts < 2 and self._states.unfinished():
                         self._turn(listening)
                 except BaseException as error:
                     self._let_workers_save(error)
@@ -170,6 +178,23 @@ class Supervisor:
             return self._code
         finally:
             self._terminal.close()
+
+    def _see_to_states(self) -> None:
+        """Follow the states of the run, where other machines may have disks of their own or there is a mirror."""
+        options = self.options.states
+        if options is None or (self.options.network is None and options.mirror is None):
+            return
+        self._states = States(
+            options,
+            self.run_dir,
+            self._members.places,
+            patience_s=self.options.patience.grace_s,
+            order=self._reach.order,
+            log=self._log,
+            trouble=self._troubles.report,
+        )
+        self._states.begin()
+        self._members.may_begin = self._states.may_begin
 
     def _open_to_agents(self, network: Network) -> None:
         """Listen for the agents of other machines."""
@@ -191,6 +216,8 @@ class Supervisor:
             silence_s=network.silence_s,
             clock=time.monotonic,
         )
+        if self._states is not None:
+            self._reach.agents.on_state_link = self._states.link
         self.run_dir.write_listening(address)
         token = self.run_dir.token_file.resolve()
         self._log(f"other machines join with: swell agent {address} --token-file {token}")
@@ -200,7 +227,8 @@ class Supervisor:
         """Do what there is to do, once: note all that has happened, then decide."""
         self._members.held = True
         try:
-            for key, _ in self._selector.select(min(_TICK_S, self._pace.wait_s(time.monotonic()) or _TICK_S)):
+            wait_s = min(_TICK_S, self._sign_s, self._pace.wait_s(time.monotonic()) or _TICK_S)
+            for key, _ in self._selector.select(wait_s):
                 key.data()
         finally:
             self._members.held = False
@@ -208,7 +236,7 @@ class Supervisor:
         if self._reach.agents is not None and now - self._turned_at > patience.hang_s / 2:
             self._reach.agents.forgive()
         self._turned_at = now
-        if self._reach.agents is not None and now - self._beat_at >= self.options.beat_s:
+        if self._reach.agents is not None and now - self._beat_at >= self._sign_s:
             self._beat_at = now
             self._reach.agents.beat(hang_s=patience.hang_s)
         if not self._pace.wait_s(now):
@@ -218,6 +246,8 @@ class Supervisor:
         for member, message in self._meeting.news():
             self._reach.tell(member, message) if member is not None else self._reach.tell_all(message)
         self._local.look()
+        if self._states is not None:
+            self._states.look(now)
         if now - self._looked_at >= _LOOK_S:
             self._looked_at = now
             unread = self._terminal.stuck_s > _UNREAD_S
@@ -304,6 +334,7 @@ class Supervisor:
             "hang_s": patience.hang_s,
             "silence_s": options.network.silence_s,
             "show": options.show != "none",
+            "states": self._states.invite(node) if self._states is not None and hello.get("states") else None,
         }
         return node, terms  # its first orders follow the next decision, and come after this answer
 
@@ -327,6 +358,8 @@ class Supervisor:
         else:
             self._log(f"machine {node} ({known.name}) is lost: {why}" + f"; workers {', '.join(lost)}" * bool(lost))
         places.lose(node)
+        if self._states is not None:
+            self._states.lost(node)
         self._reach.forget_node(node)
         self._do(self._members.fit(time.monotonic()))
 
@@ -337,6 +370,10 @@ class Supervisor:
             self._log(f"machine {node} was asked to leave ({report['source']})")
             self._members.places.drain(node, str(report["source"]))
             return self._members.fit(now)
+        if word == "states":
+            if self._states is not None:
+                self._states.reported(node, report)
+            return []
         member = report["member"]
         if member not in self._reach.running or self._reach.running[member].node != node:
             return []
@@ -451,6 +488,7 @@ class Supervisor:
                 "troubles": self._troubles.texts(),
                 "lines_not_shown": self._terminal.dropped,
                 "private_folder": str(self._private.present or ""),
+                "newest_state": {} if self._states is None else self._states.facts(),
             }
         return reply
 
