@@ -68,12 +68,12 @@ class RayRun(Run):
 
     def begin(self, *options: str, workers: str = "1:3", slots: int = 0) -> None:
         facts = ("--engine", "ray", "--workers", workers, "--run-dir", str(self.run_dir))
-        self.head = self._start(0, "head", "run", *facts, *options, *self._script)
+        self.head = self.start(0, "head", "run", *facts, *options, *self._script)
         self._find_address()
 
-    def resume(self) -> None:
+    def resume(self, *, listen: str | None = None, slots: int | None = None) -> None:
         (self.run_dir / "control" / "listens_at").unlink(missing_ok=True)
-        self.head = self._start(0, "head", "resume", str(self.run_dir))
+        self.head = self.start(0, "head", "resume", str(self.run_dir))
         self._find_address()
 
     def workers_on(self, node: Any) -> list[int]:
