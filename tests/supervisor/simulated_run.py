@@ -83,7 +83,9 @@ class SimulatedRun:
         assert set(generation.members) <= set(generation.alive) <= set(self.workers) | self.unstarted
         if not self.members.end.stopping:
             assert (len(generation.members) in self.members.sizes.allowed) != generation.interim
-            assert len(generation.members) <= self.members.target
+            nodes = self.members.places.nodes
+            staying = [m for m in generation.members if not nodes[self.members.workers[m].node].leaving]
+            assert len(staying) <= self.members.target, "others are there only to hand the state over"
         for member in generation.members:
             worker = self.workers[member]  # alive
             assert worker.state != "building"

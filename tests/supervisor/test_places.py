@@ -90,6 +90,18 @@ def test_a_machine_that_is_asked_to_leave_keeps_its_workers_until_the_next_world
     assert run.training() == [1] and sorted(run.workers) == [1]
 
 
+def test_a_machine_that_leaves_hands_the_state_to_a_newcomer_first() -> None:
+    run = start(slots=0)
+    old = join(run, 1)
+    run.members.places.join("new", 1)
+    run.tick(0.1)  # its worker starts
+    run.members.places.drain(old, "SIGTERM")
+    run.do(run.members.fit(run.now))
+    run.settle()
+    assert run.training() == [2] and run.ended is None
+    assert [generation.members for generation in run.generations] == [(1,), (1, 2), (2,)]
+
+
 def test_where_too_little_is_left_a_machine_that_leaves_stops_the_run() -> None:
     run = start("2:4")
     run.settle()
@@ -132,7 +144,7 @@ def test_a_machine_that_cannot_start_workers_holds_up_no_other() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["join", "lose", "drain", "kill", "move"]), st.integers(0, 9)), max_size=30))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_whatever_happens_to_machines_the_run_comes_to_train_on_what_there_is(events: list[tuple[str, int]]) -> None:
     run = start("1:6", max_restarts=1000)
     for event, number in events:

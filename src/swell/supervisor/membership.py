@@ -23,7 +23,7 @@ Invariants, for every order of events (``tests/supervisor/test_membership.py``):
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from swell.errors import ConfigError
@@ -79,6 +79,7 @@ class Membership:
         self._early_error = ""  # of the last worker that its script's error ended before its first step
         self._repeats = False  # whether the last worker ended by the error of an earlier incident
         self._incident = 0  # workers named up to here belong to the last incident
+        self._handing_over: list[Worker] = []  # must leave, but nobody who stays has the state of the run yet
         self._futile = 0  # generations in a row that could not be formed, though nobody died
         self._recent: list[Generation] = []  # those that a worker may still be in
         self._unformed: set[int] = set()  # members that have not formed the newest generation yet
@@ -403,7 +404,10 @@ class Membership:
             surplus += [*starting, *reversed(ready)][: len(staying) - target]
         members, grace_s = set(self.generation.members) if surplus else set(), self.patience.grace_s
         may_leave = is_formed(self.workers, self.generation) or not is_whole(self.workers, self.generation)
+        self._handing_over = _last_holders([worker for worker in surplus if worker.member in members], staying, surplus)
         for worker in surplus:
+            if worker in self._handing_over:
+                continue
             if worker.member not in members:
                 reason = nodes[worker.node].leaving or self._surplus_reason
                 actions += worker.release(reason, deadline=self._ticked_at + grace_s)
@@ -417,7 +421,7 @@ class Membership:
             self.workers,
             self.generation,
             sizes=self.sizes,
-            target=self.target,
+            target=self.target + (0 if self.end.stopping else len(self._handing_over)),
             stopping=self.end.stopping is not None,
             settle_s=self.patience.settle_s * 2.0**self._futile,  # a network may need a moment to come back
             linger_s=self.patience.linger_s,
@@ -450,6 +454,14 @@ class Membership:
         self._unformed = set(proposal.members)
         self._announced_at = now
         return [Announce(self.generation)]
+
+
+def _last_holders(leaving: Sequence[Worker], staying: Sequence[Worker], surplus: Sequence[Worker]) -> list[Worker]:
+    """Members that must leave and are the last to have the newest state; those who stay receive it from them first."""
+    heirs = [worker for worker in staying if worker not in surplus and not worker.killed]
+    newest = max((worker.formed for worker in heirs), default=0)
+    # One that has begun to form a world may have formed it by now.
+    return [worker for worker in leaving if heirs and worker.phase == "ready" and worker.joined > newest]
 
 
 def _hear(workers: Mapping[int, Worker], member: int, now: float) -> Worker | None:
