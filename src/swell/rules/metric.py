@@ -39,7 +39,7 @@ def unchanged_at_base(rule: Rule) -> bool:
     """Whether a rule certainly changes nothing at the base batch, wherever the run is: not if it warms up, or is yours.
 
     >>> from swell.rules import LEGW, KeepDecayTime, MeanGain
-    >>> unchanged_at_base(KeepDecayTime(rule=MeanGain())), unchanged_at_base(LEGW(warmup_samples=640))
+    >>> unchanged_at_base(KeepDecayTime(rule=MeanGain())), unchanged_at_base(LEGW(base_warmup="rule"))
     (True, False)
     """
     inner = _innermost(rule)
