@@ -100,7 +100,7 @@ def test_a_killed_supervisor_is_started_again_and_nothing_is_lost(tmp_path: Path
 @pytest.mark.distributed
 def test_workers_that_get_stuck_or_lose_their_clock_cost_nothing(tmp_path: Path) -> None:
     strikes = ("--mtbf", "2", "--kinds", "stuck,spin,clock", "--max-faults", "2", "--duration", "20", "--seed", "2")
-    options = ("--workers", "1:2", "--start", "2", "--stall-timeout", "3")
+    options = ("--workers", "1:2", "--start", "2", "--stall-timeout", "8")
     status, report = chaos(tmp_path, *options, *strikes, epochs=10_000)
     assert (report["status"], report["lost"], report["repeated"]) == (143, 0, 0)
     assert set(report["faults"]) <= {"stuck", "spin", "clock"} and report["faults"]
