@@ -6,6 +6,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,7 +49,12 @@ def nodes() -> Iterator[RayNodes]:
 def submit(nodes: RayNodes, folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     line = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", f"http://{nodes.dashboard}"]
     line += ["--working-dir", str(folder), "--", sys.executable, "-m", "swell", "run", "--engine", "ray", *command]
-    return subprocess.run(line, capture_output=True, text=True, timeout=300)
+    for _ in range(30):
+        done = subprocess.run(line, capture_output=True, text=True, timeout=300)
+        if "No available agent to submit job" not in done.stderr:  # Ray's own answer while it starts
+            return done
+        time.sleep(2.0)
+    raise TimeoutError("Ray had no agent to submit a job to for a minute")
 
 
 def test_a_run_is_submitted_as_a_job_of_ray(tmp_path: Path, nodes: RayNodes) -> None:
