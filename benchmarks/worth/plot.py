@@ -6,40 +6,29 @@ python benchmarks/worth/plot.py worth.json alone.json [--way goodput] [--out doc
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from summary import GOOD, row
+from summary import GOOD, read_rows
 
 MOST = 6.0  # standard deviations that fit the picture; what is worse is written beside the point
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("worth", type=Path)
-    parser.add_argument("alone", type=Path)
-    parser.add_argument("--way", default="goodput")
     parser.add_argument("--out", type=Path, default=Path("docs/images/worth.png"))
-    given = parser.parse_args()
-    runs, alone = json.loads(given.worth.read_text())["runs"], json.loads(given.alone.read_text())
-    rows = [
-        row(run, runs, alone["step_times"][run["task"]])
-        for run in alone["runs"]
-        if run["way"] == given.way and "error" not in run
-    ]
+    rows, given = read_rows(parser)
     rows.sort(key=lambda one: one["time"], reverse=True)
-    names = [f"{one['task']} †" if one["task"] in alone["held_out"] else one["task"] for one in rows]
     places = range(len(rows))
     figure, (time, result) = plt.subplots(1, 2, figsize=(10, 5), sharey=True, layout="constrained")
     time.barh(places, [one["time"] for one in rows], color="#4c78a8", height=0.6, label="swell")
     by_hand = [(place, one["time"] / one["hand"]) for place, one in zip(places, rows, strict=True) if one["hand"]]
     time.plot([x for _, x in by_hand], [y for y, _ in by_hand], "D", color="#e45756", label="best of 8 batches by hand")
     time.axvline(1, color="#333333", linewidth=1)
-    time.set_yticks(places, names)
+    time.set_yticks(places, [one["name"] for one in rows])
     time.set_xlabel("time / plain base loop")
     time.legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.62))
     result.axvspan(-MOST, GOOD, color="#54a24b", alpha=0.12)

@@ -51,8 +51,8 @@ def row(run: dict[str, Any], runs: list[dict[str, Any]], times: dict[str, float]
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def read_rows(parser: argparse.ArgumentParser) -> tuple[list[dict[str, Any]], argparse.Namespace]:
+    """A row for each task of the files that the command line names; tasks that were held out have a mark."""
     parser.add_argument("worth", type=Path)
     parser.add_argument("alone", type=Path)
     parser.add_argument("--way", default="goodput")
@@ -63,16 +63,23 @@ def main() -> None:
         for run in alone["runs"]
         if run["way"] == given.way and "error" not in run
     ]
-    held_out = alone["held_out"]
+    for one in rows:
+        one["name"] = f"{one['task']} †" if one["task"] in alone["held_out"] else one["task"]
+    return rows, given
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    rows, _ = read_rows(parser)
     titles = ("task", "base runs", "swell", "worse by", "time / base", "time / by hand", "samples", "steps", "loss")
     print(f"| {' | '.join(titles)} |")
     print("|---|---|---|---|---|---|---|---|---|")
     for one in rows:
-        name = f"{one['task']} †" if one["task"] in held_out else one["task"]
         hand = "no batch did" if one["hand"] is None else f"{one['hand']:.2f} ({one['hand_way']})"
         print(
-            f"| {name} | {one['base']} | {one['result']:.4g} | {one['worse']:+.1f} sd | {one['time']:.2f} | {hand} | "
-            f"{one['samples']:.2f} | {one['steps']:.2f} | {one['loss']:.2f}, at the end {one['loss_end']:.2f} |"
+            f"| {one['name']} | {one['base']} | {one['result']:.4g} | {one['worse']:+.1f} sd | {one['time']:.2f} | "
+            f"{hand} | {one['samples']:.2f} | {one['steps']:.2f} | {one['loss']:.2f}, at the end "
+            f"{one['loss_end']:.2f} |"
         )
     for name in ("worse", "time", "hand", "samples", "steps", "loss"):
         values = sorted(one[name] for one in rows if one[name] is not None)

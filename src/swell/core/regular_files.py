@@ -68,6 +68,14 @@ def read_regular(path: str | os.PathLike[str], *, follow: bool = False, limit: i
     return content
 
 
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read, completely or not at all."""
+    aside = path.with_suffix(f".new{os.getpid()}")
+    with open(open_regular(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+    aside.replace(path)
+
+
 def require_own_folder(folder: Path) -> None:
     """Refuse a folder of a run that is a link: what is written into it would go somewhere else."""
     if folder.is_symlink():

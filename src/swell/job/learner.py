@@ -269,7 +269,7 @@ class Learner:
             clip(parameters) if callable(clip) else nn.utils.clip_grad_norm_(parameters, clip)
         self.steps_now = True
         try:
-            if self._clock.idle and all([factor is _UNCHANGED or factor == _UNCHANGED for factor in factors]):
+            if self._clock.idle and factors.count(_UNCHANGED) == len(factors):
                 return self._step(closure)
             with scaled(self.optimizer, factors, self._clock):
                 return self._step(closure)

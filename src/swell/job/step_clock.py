@@ -30,9 +30,10 @@ class Duration:
         began, ended = self._began, self._ended
         if isinstance(ended, float):
             return ended - began
-        self._ended.synchronize()
+        ended.synchronize()
+        seconds = began.elapsed_time(ended) / 1e3
         self._spare += (began, ended)
-        return began.elapsed_time(ended) / 1e3
+        return seconds
 
 
 class StepClock:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from swell.core.regular_files import open_regular, read_regular, require_own_folder
+from swell.core.regular_files import open_regular, read_regular, require_own_folder, write_private
 from swell.errors import ConfigError
 from swell.supervisor.private_folder import PrivateFolder, remove_leftovers
 
@@ -74,11 +74,11 @@ class RunDir:
 
     def write_address(self, socket: Path) -> None:
         """Write down for clients where the control socket is."""
-        _write_private(self.control / "address", str(socket))
+        write_private(self.control / "address", os.fsencode(str(socket)))
 
     def write_listening(self, address: str) -> None:
         """Write down for other machines that see this folder where the supervisor can be reached."""
-        _write_private(self._listens_at, address)
+        write_private(self._listens_at, os.fsencode(address))
 
     def listening(self) -> str | None:
         """Where the supervisor can be reached from other machines; None if it does not listen."""
@@ -91,7 +91,7 @@ class RunDir:
 
     def write_head(self, name: str) -> None:
         """Write down which supervisor uses this folder, so that an agent can tell whether it is the agent's too."""
-        _write_private(self._head, name)
+        write_private(self._head, os.fsencode(name))
 
     def is_of_head(self, name: str) -> bool:
         """Whether this is the very folder of that supervisor, and not one of the same path on another disk."""
@@ -102,7 +102,7 @@ class RunDir:
 
     def write_whereabouts(self, facts: Mapping[str, Any]) -> None:
         """Write down where the newest state of the run is."""
-        _write_private(self._whereabouts, json.dumps(facts) + "\n")
+        write_private(self._whereabouts, os.fsencode(json.dumps(facts) + "\n"))
 
     def read_whereabouts(self) -> dict[str, Any]:
         """Where the newest state was when this machine last heard of it; empty if it never did."""
@@ -118,7 +118,7 @@ class RunDir:
         self.control.mkdir(parents=True, exist_ok=True)
         self.control.chmod(0o700)
         self.write_record(record)
-        _write_private(self.token_file, token.hex() + "\n")
+        write_private(self.token_file, os.fsencode(token.hex() + "\n"))
 
     def connect(self, job_folder: Path) -> None:
         """Let commands find the run by the job's folder too: both folders name each other."""
@@ -126,8 +126,8 @@ class RunDir:
         with contextlib.suppress(OSError):  # the run itself does not need it
             other.control.mkdir(parents=True, exist_ok=True)
             other.control.chmod(0o700)
-            _write_private(other._supervised_in, str(self.path.resolve()))
-            _write_private(self._saved_in, str(job_folder.resolve()))
+            write_private(other._supervised_in, os.fsencode(str(self.path.resolve())))
+            write_private(self._saved_in, os.fsencode(str(job_folder.resolve())))
 
     @property
     def job_folder(self) -> Path:
@@ -139,9 +139,8 @@ class RunDir:
         if (elsewhere := _named_in(self._supervised_in)) is not None and not self._record.exists():
             return RunDir(elsewhere).find_socket()
         try:
-            socket = (
-                Path(os.path.realpath(self.control)) / "socket"
-            )  # resolve() raises RuntimeError for a loop of links
+            # Not resolve(), which raises RuntimeError for a loop of links.
+            socket = Path(os.path.realpath(self.control)) / "socket"
             if socket.is_socket():
                 return socket
             return Path(os.fsdecode(read_regular(self.control / "address", limit=_LONGEST_PATH)))
@@ -182,7 +181,7 @@ class RunDir:
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Remember how the run was started."""
-        _write_private(self._record, json.dumps(record, indent=2) + "\n")
+        write_private(self._record, os.fsencode(json.dumps(record, indent=2) + "\n"))
 
     def read_record(self, *, trust: bool = False) -> dict[str, Any]:
         """How the run was started; without ``trust`` only if nobody but this user can have written that."""
@@ -223,12 +222,3 @@ def _user_name(number: int) -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:
         return f"number {number}"
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, completely or not at all."""
-    aside = path.with_suffix(f".new{os.getpid()}")
-    descriptor = open_regular(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    aside.replace(path)

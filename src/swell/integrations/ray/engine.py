@@ -71,8 +71,7 @@ class RayEngine:
         token = read_run_key(RunDir(self._run_dir).token_file).hex()
         for _ in range(self._sizes.largest):
             self._start(address, token)
-        wanted = ", ".join(f"{name}={amount:g}" for name, amount in cluster.needs(self._options).items())
-        self._write(f"[swell] asked Ray for {self._sizes.largest} actors, each with {wanted or 'no resources'}")
+        self._write(f"[swell] asked Ray for {self._sizes.largest} actors, each with {self._resources}")
         self._began_at = self._spoke_at = time.monotonic()
         watch = threading.Thread(target=self._watch, args=(address, token), name="swell-ray", daemon=True)
         self._watcher = watch
@@ -140,11 +139,16 @@ class RayEngine:
 
     def _advice(self) -> str:
         most = cluster.capacity(self._options)
-        wanted = ", ".join(f"{name}={amount:g}" for name, amount in cluster.needs(self._options).items())
         return (
-            f"With nothing else on them, its nodes could hold {most} workers of {wanted}. Add nodes, free some, give "
-            f"fewer --workers or smaller --ray-options."
+            f"With nothing else on them, its nodes could hold {most} workers of {self._resources}. Add nodes, free "
+            f"some, give fewer --workers or smaller --ray-options."
         )
+
+    @property
+    def _resources(self) -> str:
+        """What one worker takes, in words."""
+        wanted = cluster.needs(self._options).items()
+        return ", ".join(f"{name}={amount:g}" for name, amount in wanted) or "no resources"
 
 
 def _read_options(text: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ray import cloudpickle
 
-from swell.core.regular_files import open_regular
+from swell.core.regular_files import write_private
 from swell.errors import ConfigError
 from swell.runtime.environment import read_environment
 from swell.supervisor.run_dir import RunDir
@@ -40,7 +40,7 @@ def write_function(run_dir: Path, function: Callable[..., Any], config: Mapping[
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     whole = cloudpickle.dumps((path, content))
     file = folder / f"function-{sha256(whole).hexdigest()[:16]}.pkl"
-    _write_private(file, whole)
+    write_private(file, whole)
     return file
 
 
@@ -66,15 +66,7 @@ def main() -> None:
     returned = function(*arguments)
     if returned is not None:
         member = read_environment().swell_member or 0
-        _write_private(file.with_name(f"{_RETURNED}{member}.pkl"), cloudpickle.dumps(returned))
-
-
-def _write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, completely or not at all."""
-    aside = path.with_suffix(f".new{os.getpid()}")
-    with open(open_regular(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
-    aside.replace(path)
+        write_private(file.with_name(f"{_RETURNED}{member}.pkl"), cloudpickle.dumps(returned))
 
 
 if __name__ == "__main__":
