@@ -22,9 +22,14 @@ class SimulatedWorker:
     passed: int = 0
     formed: int = 0  # the newest generation it has formed
     notice: Notice | None = None
+    only_holder: bool = False  # whether nobody else had the state of the run when it got notice to leave
     released: bool = False
     hung: bool = False
     inbox: list[Generation] = field(default_factory=list)
+
+    @property
+    def leaving(self) -> bool:
+        return self.notice is not None and self.notice.leave
 
 
 class SimulatedRun:
@@ -63,7 +68,10 @@ class SimulatedRun:
                 for worker in self.workers.values():
                     worker.inbox.append(action.generation)
             elif isinstance(action, Ask):
-                self.workers[action.member].notice = action.notice
+                worker = self.workers[action.member]
+                worker.notice = action.notice
+                holders = [other for other in self.workers.values() if other.formed]
+                worker.only_holder = worker in holders and all(other.leaving for other in holders)
             elif isinstance(action, Release):
                 self.workers[action.member].released = True
             elif isinstance(action, Kill):
@@ -90,13 +98,12 @@ class SimulatedRun:
             worker = self.workers[member]  # alive
             assert worker.state != "building"
             assert not worker.released
-            assert worker.notice is None or not worker.notice.leave
+            assert not worker.leaving
         stood = [self.workers[m].formed for m in before.members if m in self.workers]
         if before.number and max(stood, default=0) > 0 and any(m not in self.workers for m in before.members):
             late = [m for m in generation.members if self.workers[m].formed < max(stood)]
             assert not late, "after a loss nobody is new"
-        leaving = [w for w in self.workers.values() if w.notice is not None and w.notice.leave and not w.hung]
-        if any(worker.formed for worker in leaving):
+        if any(worker.only_holder and not worker.hung for worker in self.workers.values()):
             assert any(self.workers[m].formed for m in generation.members), "who leaves on notice takes the state along"
         stayed = [member for member in before.members if member in generation.members]
         assert list(generation.members[: len(stayed)]) == stayed, "survivors keep their order and come first"
@@ -155,7 +162,7 @@ class SimulatedRun:
         peers = self.generations[worker.number - 1].members
         gone = any(peer not in self.workers or self.workers[peer].number != worker.number for peer in peers)
         pending = any(self.workers[p].inbox[-1].number > worker.number for p in peers if p in self.workers)
-        stop = worker.notice is not None and not worker.notice.leave
+        stop = worker.notice is not None and not worker.leaving
         if gone or pending or self.generations[worker.number - 1].interim:
             worker.state, worker.passed = "waiting", worker.number
             self.do(self.members.left(worker.member, worker.number, self.now))
