@@ -75,7 +75,7 @@ def errors(fitted: list[StepSummary], held_out: list[StepSummary]) -> dict[str, 
 def measure(folder: Path | None) -> list[dict[str, object]]:
     """Errors on every set there is, by every protocol that its size allows."""
     rows = []
-    fit([StepSummary(replicas=1, nodes=1, micro_batch=1, accumulation=1, step_s=1.0, count=1)])  # imports scipy
+    fit([StepSummary(replicas=1, nodes=1, micro_batch=1, accumulation=1, step_s=1.0, count=1)])  # warms caches
     for name, points in {**(pollux(folder) if folder is not None else {}), **own()}.items():
         for protocol in ("a quarter", "16 points", "larger worlds"):
             found = [errors(*split) for split in splits(points, protocol)]

@@ -97,8 +97,14 @@ def micro_batch_seconds(theta: np.ndarray, steps: np.ndarray) -> tuple[np.ndarra
 
 def step_seconds(theta: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of a step, and the slopes of their logarithm by theta."""
-    gamma, link = theta[7], links(steps)
+    gamma, link, once = theta[7], links(steps), np.exp(theta[6])
     computing, computing_slopes = micro_batch_seconds(theta, steps)
+    if not link.any():  # nothing is exchanged
+        micro_batches = (steps[:, 3] - 1) * computing + computing  # in this order, for the same digits as below
+        time = micro_batches + once
+        slopes = computing_slopes * (micro_batches / time)[:, None]
+        slopes[:, 6] = once / time
+        return time, slopes
     first = np.where(link == 2, np.exp(theta[4]), np.exp(theta[2]))
     further = np.where(link == 2, np.exp(theta[5]), np.exp(theta[3])) * np.maximum(steps[:, 0] - 2, 0)
     network = np.where(link > 0, first + further, 0.0)
@@ -110,7 +116,6 @@ def step_seconds(theta: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.n
     by_computing = (computing / joint) ** (gamma - 1)
     by_network = np.where(network > 0, (network / joint) ** (gamma - 1), 0.0)
     by_gamma = joint * (power * np.log(np.maximum(ratio, 1e-300)) / (1 + power) - np.log1p(power) / gamma) / gamma
-    once = np.exp(theta[6])
     time = (steps[:, 3] - 1) * computing + joint + once
     slopes = computing_slopes * ((steps[:, 3] - 1 + by_computing) * computing)[:, None]
     for column, kind in ((2, 1), (4, 2)):

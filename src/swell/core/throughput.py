@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from swell.core.least_squares import least_squares
 from swell.core.step_time import (
     AXES,
     GAMMA,
@@ -31,6 +32,7 @@ __all__ = ["Fit", "Params", "Prediction", "fit", "predict"]
 _ODDITY = 0.03  # of a real machine from the law, at any one point
 _JITTER = 0.10  # of one step's time from the median
 _SYNC_ODDITY = 0.15  # of the exchange, as timed from outside, from the law's T_n
+_OUTLIER = 2.0  # standard deviations beyond which a measurement counts less than by its square
 _UNSEEN = 0.5  # least error for a kind of link that was never measured
 
 
@@ -81,7 +83,7 @@ def fit(points: Sequence[StepSummary], prior: Params | None = None) -> Fit:
     Priors replace missing measurements and fade as points are added: with one micro-batch size, half of the computing
     time is constant; exchange between nodes is slower than within one; each further replica adds a fiftieth of the
     first exchange; the update takes a fiftieth of a micro-batch. ``prior`` replaces them by known constants, for
-    example of an earlier run on such machines. Takes a few milliseconds. ``ConfigError`` if no step was measured.
+    example of an earlier run on such machines. Takes about a millisecond. ``ConfigError`` if no step was measured.
 
     >>> steps = [StepSummary(replicas=1, nodes=1, micro_batch=b, accumulation=1, step_s=0.01 + b / 1000, count=16)
     ...          for b in (16, 32, 64, 128)]
@@ -89,8 +91,6 @@ def fit(points: Sequence[StepSummary], prior: Params | None = None) -> Fit:
     >>> bool(abs(time / 0.266 - 1) < 0.05), bool(error < 0.15)
     (True, True)
     """
-    from scipy.optimize import least_squares  # here, because the import takes half a second and most runs never fit
-
     points = tuple(points)
     step_s, sync_s, count = (np.array([getattr(p, n) for p in points], float) for n in ("step_s", "sync_s", "count"))
     if not points or not np.all(np.isfinite(step_s) & (step_s > 0) & (sync_s >= 0) & (count > 0)):
@@ -107,7 +107,6 @@ def fit(points: Sequence[StepSummary], prior: Params | None = None) -> Fit:
     free = np.arange(8) if np.any(steps[:, 0] > 1) else np.array([0, 1, 6])
     pulls = rows[:, free]
 
-    @_remembering
     def system(guess: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         theta = centre.copy()
         theta[free] = guess
@@ -119,37 +118,9 @@ def fit(points: Sequence[StepSummary], prior: Params | None = None) -> Fit:
 
     low, high = np.full(8, centre[0] - 30.0), np.full(8, centre[0] + 15.0)
     low[7], high[7] = GAMMA
-    jacobian: Any = lambda guess: system(guess)[1]  # noqa: E731 - a name for the type checker, which expects text here
     theta = centre.copy()
-    theta[free] = least_squares(
-        lambda guess: system(guess)[0],
-        np.clip(centre, low + 1e-3, high - 1e-3)[free],
-        jacobian,
-        bounds=(low[free], high[free]),
-        loss="soft_l1",
-        f_scale=2.0,
-        x_scale="jac",
-        xtol=1e-4,
-        ftol=1e-3,
-        max_nfev=40,
-    ).x
+    theta[free] = least_squares(system, centre[free], low=low[free], high=high[free], scale=_OUTLIER)
     return _settled(theta, points, steps, np.log(step_s), sigma, rows)
-
-
-def _remembering(
-    function: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
-) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """The function with its last result kept: least_squares asks for residuals and slopes at the same place."""
-    last: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
-
-    def remembered(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        key = at.tobytes()
-        if key not in last:
-            last.clear()
-            last[key] = function(at)
-        return last[key]
-
-    return remembered
 
 
 def _settled(
