@@ -347,6 +347,16 @@ def test_members_that_have_saved_may_go_one_after_the_other() -> None:
     assert run.ended == EXIT_RESUME
 
 
+def test_who_saves_in_place_of_workers_that_failed_makes_it_a_clean_stop() -> None:
+    run = settled(target=3)
+    run.do(run.members.stop("swell stop", run.now))
+    run.exit(2, 1)
+    run.exit(3, 1)
+    run.settle()
+    assert [generation.members for generation in run.generations][-1] == (1,)
+    assert run.ended == EXIT_RESUME
+
+
 def test_a_failure_while_saving_is_not_called_a_clean_stop() -> None:
     run = settled(target=2)
     run.do(run.members.stop("swell stop", run.now))

@@ -111,7 +111,8 @@ def _run(args: Namespace) -> int:
         if args.preload is not None or any(kind in RELAUNCHED for kind in kinds):
             struck = (lambda pid: None) if chaos is None else chaos.struck
             start = _starter(options, variables, preload=args.preload)
-            status = run_and_relaunch(start, struck=struck, tap=tap)
+            may_stop = lambda: chaos is None or chaos.stopping  # noqa: E731
+            status = run_and_relaunch(start, struck=struck, may_stop=may_stop, tap=tap)
         else:
             status = start_run(options, variables=variables)
     if args.keep is not None:
@@ -132,7 +133,7 @@ def _run(args: Namespace) -> int:
     missed = len(plan) - len(happened)
     facts = {"faults_not_reached": missed, "left_behind": left_behind, "let_in": let_in, "status": status}
     _report(args, report, counts, facts)
-    expected = status == 0 or (status == 143 and chaos is not None and chaos.stopped)
+    expected = status == 0 or (status == 143 and chaos is not None and chaos.stopping)
     if not (report.whole and expected) or left_behind or let_in or report.unexplained:
         return 1
     return 0 if report.work_kept else _STEPS_REPEATED

@@ -90,7 +90,7 @@ class Chaos:
     ) -> None:
         self.strikes: Counter[str] = Counter()
         self.struck_at: list[float] = []  # seconds since the epoch, one for each worker that a strike may end
-        self.stopped = False  # whether the run was asked to stop because its time was over
+        self.stopping = False  # whether the run is asked to stop, because its time is over
         self.left_behind = 0  # workers that outlived their run
         self.let_in = 0  # second writers that were not refused
         self._run_dir, self._options, self._write = run_dir, options, write
@@ -145,8 +145,9 @@ class Chaos:
         self._end_lasting()
         self._over.wait(_ANSWER_S)  # a worker that was struck just now has not ended yet
         self._wait_for_training()
-        while not self.stopped and not self._over.wait(0.1):
-            self.stopped = self._ask("stop") is not None
+        self.stopping = True  # before it hears of it, so that nobody resumes it
+        while self._ask("stop") is None and not self._over.wait(0.1):
+            pass
 
     def _wait_for_training(self, end_at: float = math.inf) -> dict[str, Any] | None:
         """The status of the run as soon as it trains; None where it is over before, or at ``end_at``."""

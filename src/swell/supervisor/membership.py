@@ -123,6 +123,7 @@ class Membership:
             if self._unformed or not is_formed(self.workers, self.generation):
                 return []
             self._incident = self._futile = 0
+            self.end.carry_on()
             self._grown_from = self._grown_from if len(self.generation.members) < self.target else None
             return [Log(f"generation {number}: {len(self.generation.members)} workers"), *self._decide(now)]
         return []

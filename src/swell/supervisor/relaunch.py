@@ -1,4 +1,4 @@
-"""A supervisor in a process of its own, started again whenever it is killed on purpose."""
+"""A supervisor in a process of its own, started again whenever it was killed, or had to stop, for strikes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
+from swell.supervisor.notice import EXIT_RESUME
 from swell.supervisor.process_identity import identity_of, is_running, is_stopped
 
 _LEAVE_S = 120.0  # how long workers may take to save and end when their supervisor is gone
@@ -74,33 +75,46 @@ def environment_with(variables: Mapping[str, str], *, ours: bool = True) -> dict
 
 
 def run_and_relaunch(
-    start: Callable[[int], Process], *, struck: Callable[[int], Iterable[int] | None], tap: Tap
+    start: Callable[[int], Process],
+    *,
+    struck: Callable[[int], Iterable[int] | None],
+    may_stop: Callable[[], bool],
+    tap: Tap,
 ) -> int:
     """Run to the end; the exit status.
 
     ``start`` starts a supervisor whose standard output is the given descriptor. ``struck`` gives the workers of a
     supervisor, by its process id, that was killed on purpose; None if it was not. They save and end before the next
-    one is started, except those that are stopped.
+    one is started, except those that are stopped. A run that saved and stopped because too few workers were left is
+    resumed too, as schedulers do, unless ``may_stop`` or a signal to this process asked for the stop.
     """
+    asked = threading.Event()
     while True:
         output, descriptor = os.pipe()
         try:
             child = start(descriptor)
         finally:
             os.close(descriptor)
-        with tap.passing_on(output), _signals_passed_to(child):
+        with tap.passing_on(output), _signals_passed_to(child, asked):
             status = child.wait()
         workers = struck(child.pid)
+        if status == EXIT_RESUME and not may_stop() and not asked.is_set():
+            continue
         if status >= 0 or workers is None:
             return status if status >= 0 else 128 - status
         _wait_for_end(workers)
 
 
 @contextmanager
-def _signals_passed_to(child: Process) -> Iterator[None]:
-    """A request to stop reaches the supervisor; the terminal sends Ctrl-C to it by itself."""
-    numbers = {signal.SIGTERM: lambda *_: child.send_signal(signal.SIGTERM), signal.SIGINT: lambda *_: None}
-    before = {number: signal.signal(number, handler) for number, handler in numbers.items()}
+def _signals_passed_to(child: Process, asked: threading.Event) -> Iterator[None]:
+    """A request to stop is noted in ``asked`` and reaches the supervisor; the terminal sends it Ctrl-C by itself."""
+
+    def pass_on(number: int, _: object) -> None:
+        asked.set()
+        if number == signal.SIGTERM:
+            child.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:

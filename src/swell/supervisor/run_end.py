@@ -65,6 +65,10 @@ class RunEnd:
                 actions += self._cut_off()
         return actions
 
+    def carry_on(self) -> None:
+        """Others have formed a world without those that failed, and save in their place."""
+        self._unsaved.clear()
+
     def leave_behind(self, waiting: Iterable[Worker], newest: Generation, alive: Collection[int]) -> list[Action]:
         """These workers wait for peers that are gone, and are sent home.
 
