@@ -120,21 +120,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=["swell", "ray"])
     args = parser.parse_args()
-    path = Path(__file__).with_name("ray_pauses.json")
-    results = json.loads(path.read_text()) if path.exists() else {}
-    for name, measure in (("swell", in_place), ("ray", ray_train)):
-        if args.only in (None, name):
-            load = os.getloadavg()[0]
+    measures = {"swell": in_place, "ray": ray_train}
+    found: dict[str, Found] = {name: defaultdict(list) for name in measures if args.only in (None, name)}
+    for _ in range(args.rounds):  # both in turn, each on a cluster of its own
+        for name in found:
             nodes = RayNodes()
             try:
-                found = measure(nodes, args.rounds)
+                for event, values in measures[name](nodes, 1).items():
+                    found[name][event] += values
             finally:
                 nodes.close()
-            facts = {"date": time.strftime("%Y-%m-%d"), "machine": platform.machine(), "cores": os.cpu_count()}
-            facts |= {"load_before": round(load, 1), "load_after": round(os.getloadavg()[0], 1)}
-            rounded = {event: [round(value, 4) for value in values] for event, values in found.items()}
-            results[name] = {**facts, "seconds": rounded}
-            path.write_text(json.dumps(results, indent=1) + "\n")
+    path = Path(__file__).with_name("ray_pauses.json")
+    results = json.loads(path.read_text()) if path.exists() else {}
+    facts = {"date": time.strftime("%Y-%m-%d"), "machine": platform.machine(), "cores": os.cpu_count()}
+    for name, events in found.items():
+        rounded = {event: [round(value, 4) for value in values] for event, values in events.items()}
+        results[name] = {**facts, "seconds": rounded}
+    path.write_text(json.dumps(results, indent=1) + "\n")
     for name, result in results.items():
         for event, values in result["seconds"].items():
             middle = f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"

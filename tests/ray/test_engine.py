@@ -3,6 +3,8 @@
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -22,10 +24,22 @@ def test_no_cluster_is_named_with_the_ways_to_one(monkeypatch: pytest.MonkeyPatc
     def refuse(**_: object) -> None:
         raise ConnectionError("nobody is there")
 
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(ConfigError, match=r"nobody is there.*ray start --head.*RAY_ADDRESS"):
         engine()
+
+
+@pytest.mark.parametrize("form", ["127.0.0.1:{port}", "[::1]:{port}"])
+def test_an_address_where_nobody_listens_is_named_at_once(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens there
+        address = form.format(port=taken.getsockname()[1])
+        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(ConfigError, match=rf"RAY_ADDRESS is {re.escape(address)}, where nothing answers.*unset it"):
+            engine()
 
 
 def test_a_run_folder_in_rays_temporary_copy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,14 +14,22 @@ import ray
 from swell.errors import ConfigError
 
 _OURS = ("max_restarts", "max_task_retries", "lifetime", "name", "namespace", "max_concurrency", "get_if_exists")
+_REACH_S = 10.0  # for the cluster's head to accept a connection; Ray itself would try for minutes
 _NAMES = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
 
 
-def connect() -> None:
-    """Join the cluster that ``RAY_ADDRESS`` names, or that runs on this machine; nothing where that was done before."""
+def connect(*, or_start: bool = False) -> None:
+    """Join the cluster that ``RAY_ADDRESS`` names, or that runs on this machine; nothing where that was done before.
+
+    ``or_start`` starts one on this machine where there is none, as Ray's own trainers do.
+    """
     if not ray.is_initialized():
+        _check_reachable(os.environ.get("RAY_ADDRESS", ""))
         try:
-            ray.init(address="auto", log_to_driver=False, logging_level="warning")
+            if or_start:
+                ray.init()
+            else:
+                ray.init(address="auto", log_to_driver=False, logging_level="warning")
         except ConnectionError as error:
             raise ConfigError(
                 f"no Ray cluster can be reached ({error}); expected one that runs. Start one with `ray start --head`, "
@@ -30,6 +40,20 @@ def connect() -> None:
             "the address of Ray is one of Ray Client (ray://); expected a process on a node of the cluster, because "
             "the nodes must reach it. Submit the command with `ray job submit`."
         )
+
+
+def _check_reachable(address: str) -> None:
+    """Refuse an address of a cluster's head that nobody listens at; other forms of addresses are Ray's to check."""
+    host, separator, port = address.rpartition(":")
+    if not separator or "/" in address or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"RAY_ADDRESS is {address}, where nothing answers ({error}); expected the address of a running cluster's "
+            f"head, as `ray start --head` prints it. Correct it, or unset it to use the cluster of this machine."
+        ) from error
 
 
 def disconnect() -> None:

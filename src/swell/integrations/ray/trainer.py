@@ -60,9 +60,7 @@ class Trainer:
         ``checkpoint`` is the newest one, ``return_value`` what the function returned on the first worker that returned
         something. Raises ``ray.train.TrainingFailedError`` where training failed, or was stopped before its end.
         """
-        if not ray.is_initialized():
-            ray.init()
-        cluster.connect()
+        cluster.connect(or_start=True)
         run_dir = self.run_dir
         if cluster.has_working_copy() and not Path(str(self.run_config.storage_path)).expanduser().is_absolute():
             raise ConfigError(
