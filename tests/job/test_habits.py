@@ -510,3 +510,37 @@ def test_an_optimizer_that_gets_a_part_of_a_step_is_told_and_takes_nothing_of_it
         rows = slice(start, start + 8)
         (alone, *_) = torch.autograd.grad(mean_loss(maker, points.x[rows], points.y[rows]), list(maker.parameters()))
         torch.testing.assert_close(gradient, alone)
+
+
+def critic_and_maker(collective: Any, first_count: str) -> list[Tensor]:
+    """The critic learns in every step, the maker in every second one; the last step of each epoch is short."""
+    critic, maker = make_model(seed=1), make_model(seed=2)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.05) for model in (critic, maker)]
+    job = swell.Job(batch=8, progress=False, statistics=False)
+    for model, optimizer in zip((critic, maker), optimizers, strict=True):
+        job.wrap(model, optimizer)
+    loader, count = job.loader(Points(21)), job.rank if first_count == "rank" else 0
+    for _ in job.epochs(3):
+        for x, y, _ in loader:
+            job.backward(mean_loss(critic, x, y), optimizer=optimizers[0])
+            job.step(optimizer=optimizers[0])
+            if (count if first_count == "rank" else job.steps) % 2 == 0:
+                job.backward(mean_loss(maker, x, y), optimizer=optimizers[1])
+                job.step(optimizer=optimizers[1], clip=0.5)
+            count += 1
+    assert (job.steps, job.samples) == (9, 63)
+    return [torch.cat([p.detach().flatten() for p in model.parameters()]) for model in (critic, maker)]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("replicas", [2, 3, 7])
+def test_replicas_without_samples_let_an_optimizer_rest_as_the_others_do(replicas: int) -> None:
+    alone = critic_and_maker(None, "steps")
+    for found in run_workers(replicas, critic_and_maker, "steps"):
+        torch.testing.assert_close(found, alone)
+
+
+@pytest.mark.distributed
+def test_replicas_that_let_an_optimizer_rest_by_counts_of_their_own_are_told() -> None:
+    with pytest.raises(Exception, match=r"which optimizer steps \(rank 0: 1, rank 1: none.*job\.steps; a count"):
+        run_workers(2, critic_and_maker, "rank")

@@ -22,7 +22,7 @@ from swell.job.recovery import Gained
 from swell.job.run_state import RunState
 from swell.job.sending import Sending
 from swell.job.update import Outcome, Position, Updater, synchronised_buffers
-from swell.job.vote import Signals, Verdict
+from swell.job.vote import FOLLOWING, RESTING, Signals, Verdict
 from swell.loop.step import Phase, StepInProgress
 
 
@@ -204,7 +204,7 @@ class Steps:
                     updated = True
                 else:
                     _check_gradients(step, self._state.learners)
-                    updated = self._update(step, learner, number, clip) or updated
+                    updated = self._update(step, number, clip) or updated
         return updated
 
     @contextmanager
@@ -254,28 +254,25 @@ class Steps:
         if step.spoiled is not None:
             self._give_up_together(step)
         elif not step.mine:
-            for number, learner in enumerate(self._state.learners):
-                if not step.ended and number not in step.stepped:
-                    self._update(step, learner, number, None)
+            while not step.ended:
+                self._update(step, FOLLOWING, None)
         elif step.stepped:  # several optimizers, and the user let some of them rest
-            for number, learner in enumerate(self._state.learners):
-                if number not in step.stepped:
-                    learner.clear()  # otherwise its next step would have gradients of this one too
-            try:
-                self._commit(step, Outcome(stepped=True), in_body=False)
-            except WorldError as error:
-                self._recover(step, error)
+            self._update(step, RESTING, None)
 
     def take_signals(self) -> Signals | None:
         """What the step committed last left for the boundary, once; None where the world has changed since."""
         after, self._after = self._after, None
         return None if after is None or after[1] != self._peers.generation else after[0]
 
-    def _update(self, step: StepInProgress, learner: Learner, number: int, clip: Clip | None) -> bool:
-        """Whether the weights moved: here, or on replicas that were ahead and whose state this one has taken over."""
+    def _update(self, step: StepInProgress, number: int, clip: Clip | None) -> bool:
+        """Whether the weights moved: here, or on replicas that were ahead and whose state this one has taken over.
+
+        ``number`` is that of the optimizer that steps; FOLLOWING for the one that the others let step, RESTING for none
+        of those that are left.
+        """
         self._updating = True
         try:
-            return self._update_together(step, learner, number, clip)
+            return self._update_together(step, number, clip)
         except WorldError as error:
             return self._recover(step, error).update
         finally:
@@ -292,22 +289,26 @@ class Steps:
         self._committer.after_loss(step, str(error), committed=gained.step)
         return gained
 
-    def _update_together(self, step: StepInProgress, learner: Learner, number: int, clip: Clip | None) -> bool:
+    def _update_together(self, step: StepInProgress, number: int, clip: Clip | None) -> bool:
         state, collective = self._state, self._peers.collective
-        closures = step.closures.get(number)
+        learner, closures = state.learners[max(number, 0)], step.closures.get(number)
         if learner.early.touched():
             step.touched = "gradients were changed between job.backward and job.step"
         sending = _send(step, learner)
         overlaps = len(state.learners) == 1 and closures is None and not learner.sharded
         verdict = self._vote(step, learner, number, clip, overlaps=overlaps)
-        if not step.mine:  # this replica had no sample, but clips the sum as the others do
-            clip = learner.clip_of_others(verdict.clip)
-        learner.last_clip = clip
         if verdict.failed:
             if sending is not None:
                 sending.drop()
             self._committer.give_up(step, step.touched or verdict.failed, for_memory=verdict.ran_out)
             return False
+        if verdict.learner == RESTING:
+            self._rest(step, verdict)
+            return False
+        if not step.mine:  # this replica had no sample, but clips the sum as the others do
+            number, learner = verdict.learner, state.learners[verdict.learner]
+            clip = learner.clip_of_others(verdict.clip)
+        learner.last_clip = clip
         if closures is not None and self._peers.elastic:
             self._committer.rollback.hold(learner)
         outcome = self._updater.run(
@@ -335,6 +336,13 @@ class Steps:
             self._memory.fitted(step.plan.micro_batch)
             self._commit(step, outcome)
         return True
+
+    def _rest(self, step: StepInProgress, verdict: Verdict) -> None:
+        """All replicas let the optimizers that have not stepped rest: the step ends without them."""
+        for number, learner in enumerate(self._state.learners):
+            if number not in step.stepped:
+                learner.clear()  # otherwise its next step would have gradients of this one too
+        self._commit(step, Outcome(stepped=True, signals=verdict.signals, last_s=verdict.last_s), in_body=False)
 
     def _vote(
         self,
@@ -381,7 +389,7 @@ class Steps:
     def _give_up_together(self, step: StepInProgress) -> None:
         try:
             sending = _send(step, self._state.learners[0])
-            verdict = self._vote(step, None, 0, None)
+            verdict = self._vote(step, None, FOLLOWING, None)
             if sending is not None:
                 sending.drop()
         except WorldError as error:

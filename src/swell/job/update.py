@@ -69,6 +69,7 @@ class Updater:
         failed = step.spoiled is not None or step.touched is not None
         if collective.size == 1 and not failed:
             return alone(
+                number,
                 signals,
                 weight=step.weight_sum,
                 weighted=bool(step.weighted),

@@ -12,8 +12,7 @@ from swell.errors import DisagreementError
 class Vote(NamedTuple):
     """One replica's view of the step under way; all numbers, so that it travels in one small message."""
 
-    learner: float  # which optimizer is about to step; MEETING for what replicas do together between steps, LEAVING at
-    # the end of a job that is closed before its loop was over
+    learner: float  # which optimizer is about to step, or one of the words below
     start: float
     batch: float
     failed: float  # 1 if this replica could not compute its share
@@ -47,6 +46,7 @@ class Signals(NamedTuple):
 class Verdict(NamedTuple):
     """What the votes of all replicas say together; the same on each of them."""
 
+    learner: int  # which optimizer steps, or RESTING
     signals: Signals
     failed: str  # which replicas could not compute their share; empty where all could
     ran_out: bool  # whether memory ran out on any of them
@@ -61,7 +61,10 @@ class Verdict(NamedTuple):
 
 
 NO_SIGNALS = Signals()
-MEETING, LEAVING = -1, -2
+MEETING = -1  # what replicas do together between steps
+LEAVING = -2  # the job is closed before its loop was over
+FOLLOWING = -3  # this replica had no sample, and does what the others do
+RESTING = -4  # the step ends here, and optimizers that have not stepped rest in it
 _NOTHING = Vote(*[0.0 for _ in Vote._fields])
 
 
@@ -84,15 +87,17 @@ def hold(collective: Collective, vote: Vote) -> Verdict:
         [v.batch for v in votes],
         "A policy must be a function of its observation alone: no randomness, no clock, no rank.",
     )
-    _agree("which optimizer steps", [v.learner for v in votes], "Call job.step in the same order on every replica.")
+    _agree_on_learner(votes)
     weighted = [v.weighted for v in votes if v.weighted >= 0]
     _agree("whether job.backward gets a weight", weighted, "Pass weight= on every replica, or on none.")
     return verdict_of(votes)
 
 
-def alone(signals: Signals, *, weight: float, weighted: bool, layout: float, last_s: float, fits: float) -> Verdict:
+def alone(
+    learner: int, signals: Signals, *, weight: float, weighted: bool, layout: float, last_s: float, fits: float
+) -> Verdict:
     """The verdict of the only replica there is, about a step that went well; its own clip needs no vote."""
-    return Verdict(signals, "", False, False, weight, weighted, (layout,), last_s, 0.0, fits)
+    return Verdict(learner, signals, "", False, False, weight, weighted, (layout,), last_s, 0.0, fits)
 
 
 def verdict_of(votes: Sequence[Vote]) -> Verdict:
@@ -100,6 +105,7 @@ def verdict_of(votes: Sequence[Vote]) -> Verdict:
     all_of: Any = Vote._make(zip(*votes, strict=True))  # of each field, all replicas' values
     noticed, pending, due = any(all_of.noticed), any(all_of.pending), bool(votes[0].due)
     return Verdict(
+        learner=int(next((each for each in all_of.learner if each != FOLLOWING), FOLLOWING)),
         signals=Signals(noticed, pending, due, votes[0].seconds),
         failed=_why_failed(votes) if any(all_of.failed) else "",
         ran_out=any(all_of.ran_out),
@@ -145,6 +151,17 @@ def _agree_to_leave(votes: Sequence[Vote]) -> None:
             f"{who} left the training loop (by break, return or job.close()) while others train; expected all replicas "
             f"to leave it after the same step. Decide by a value that is the same on all of them, such as "
             f"job.metrics.results()."
+        )
+
+
+def _agree_on_learner(votes: Sequence[Vote]) -> None:
+    values = {rank: vote.learner for rank, vote in enumerate(votes) if vote.learner != FOLLOWING and not vote.failed}
+    if len(set(values.values())) > 1:
+        parts = (f"rank {r}: {'none, the step is over' if v == RESTING else f'{v:g}'}" for r, v in values.items())
+        raise DisagreementError(
+            f"replicas disagree about which optimizer steps ({', '.join(parts)}). Call job.step in the same order on "
+            f"every replica, and let an optimizer rest by what all of them know, such as job.steps; a count that the "
+            f"script keeps begins at 0 in a worker that joins."
         )
 
 
