@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ System = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 def slow_twin(system: System, start: np.ndarray, *, low: np.ndarray, high: np.ndarray, scale: float) -> np.ndarray:
     settings = {"xtol": 1e-12, "ftol": 1e-12, "gtol": 1e-12, "max_nfev": 5000}
     inside = np.clip(start, low + 1e-6, high - 1e-6)
-    slopes = lambda at: system(at)[1]  # noqa: E731
+    slopes: Any = lambda at: system(at)[1]  # noqa: E731
     return optimize.least_squares(
         lambda at: system(at)[0], inside, slopes, bounds=(low, high), loss="soft_l1", f_scale=scale, **settings
     ).x

@@ -27,6 +27,7 @@ class Environment:
     master_addr: str | None = None  # MASTER_ADDR
     master_port: int | None = None  # MASTER_PORT
     restart_count: int | None = None  # TORCHELASTIC_RESTART_COUNT
+    ray_address: str | None = None  # RAY_ADDRESS: the head of a Ray cluster
     swell_channel: int | None = None  # SWELL_CHANNEL: the descriptor of the connection to the supervisor
     swell_member: int | None = None  # SWELL_MEMBER: this worker's name, never used twice in a run
     swell_slot: int | None = None  # SWELL_SLOT: the slot (device) of the machine that it uses
@@ -106,6 +107,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         master_addr=text("MASTER_ADDR"),
         master_port=whole("MASTER_PORT"),
         restart_count=whole("TORCHELASTIC_RESTART_COUNT"),
+        ray_address=text("RAY_ADDRESS"),
         swell_channel=whole("SWELL_CHANNEL"),
         swell_member=whole("SWELL_MEMBER"),
         swell_slot=whole("SWELL_SLOT"),

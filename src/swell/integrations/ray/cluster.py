@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import ray
 
 from swell.errors import ConfigError
+from swell.runtime.environment import read_environment
 
 _OURS = ("max_restarts", "max_task_retries", "lifetime", "name", "namespace", "max_concurrency", "get_if_exists")
 _REACH_S = 10.0  # for the cluster's head to accept a connection; Ray itself would try for minutes
@@ -24,7 +24,7 @@ def connect(*, or_start: bool = False) -> None:
     ``or_start`` starts one on this machine where there is none, as Ray's own trainers do.
     """
     if not ray.is_initialized():
-        _check_reachable(os.environ.get("RAY_ADDRESS", ""))
+        _check_reachable(read_environment().ray_address or "")
         try:
             if or_start:
                 ray.init()
