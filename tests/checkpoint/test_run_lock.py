@@ -23,12 +23,14 @@ from swell.checkpoint.set_aside import set_aside
 from swell.checkpoint.writer_record import FILE_NAME, WriterRecord, read_record, write_record
 from swell.errors import CheckpointError, RunFolderError
 from swell.supervisor.process_identity import identity_of, own_identity
+from swell.supervisor.run_dir import RunDir
 from swell.supervisor.supervision import Supervision
 
 HOLDER = """
 import os, sys, time
 from swell.checkpoint.run_lock import RunLock
 from swell.supervisor.process_identity import own_identity
+from swell.supervisor.run_dir import RunDir
 from swell.supervisor.supervision import Supervision
 
 folder, kind = sys.argv[1:3]
@@ -114,6 +116,20 @@ def test_a_script_is_refused_beside_a_living_supervisor_and_not_beside_a_dead_on
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         lock_of(tmp_path).acquire()
+
+
+@pytest.mark.parametrize("before", ["nobody", "a run that ended in order"])
+def test_a_script_is_refused_while_the_workers_of_a_supervisor_only_start(tmp_path: Path, before: str) -> None:
+    if before != "nobody":
+        record_of(tmp_path, supervisor="1-2-3", supervisor_lock=str(RunDir(tmp_path).lock_file), released=True)
+    with RunDir(tmp_path).lock():
+        with pytest.raises(RunFolderError, match=r"being written by an active `swell run`.*Stop that run"):
+            lock_of(tmp_path).acquire()
+        worker = lock_of(tmp_path, supervision=Supervision(identity=own_identity(), lock="x"))
+        worker.acquire(generation=1)
+        worker.release()
+        lock_of(tmp_path, supervised=True).acquire()
+    lock_of(tmp_path).acquire()
 
 
 def test_a_worker_is_refused_beside_a_living_script(tmp_path: Path) -> None:

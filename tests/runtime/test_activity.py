@@ -51,14 +51,22 @@ def test_a_wait_counts_as_one_while_the_main_thread_is_seen_in_it(clock: Clock) 
         clock.now += 11.0  # a signal's handler keeps it
         assert said(main, "waiting", "still_s") == [False, 11.0]
     assert said(main, "waiting", "still_s") == [False, 0.0]
-    with main.forming():
-        clock.now += 100.0
+    with main.waiting():
+        with main.calling(40.0):
+            clock.now += 30.0
+            assert said(main, "waiting") == [True]
+            main.poll()
+            clock.now += 30.0
+            assert said(main, "waiting") == [True]
+            clock.now += 20.0
+            assert said(main, "waiting") == [False], "stuck while a world is formed"
+        clock.now += 9.0
         assert said(main, "waiting") == [True]
-        main.poll()
-        clock.now += 100.0
-        assert said(main, "waiting") == [True]
-        clock.now += 30.0
-        assert said(main, "waiting") == [False], "stuck while a world is formed"
+        clock.now += 9.0
+        assert said(main, "waiting") == [False]
+    with main.waiting(), main.calling(1.0):
+        clock.now += 9.0
+        assert said(main, "waiting") == [True], "never less than for any wait"
 
 
 def test_time_in_which_the_whole_process_was_stopped_counts_as_nobodys(clock: Clock) -> None:

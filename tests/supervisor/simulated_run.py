@@ -21,6 +21,7 @@ class SimulatedWorker:
     number: int = 0  # the generation it is in or forms
     passed: int = 0
     formed: int = 0  # the newest generation it has formed
+    holds: bool = False  # whether it has the state of the run in memory, which members share once all have formed one
     notice: Notice | None = None
     only_holder: bool = False  # whether nobody else had the state of the run when it got notice to leave
     released: bool = False
@@ -70,7 +71,7 @@ class SimulatedRun:
             elif isinstance(action, Ask):
                 worker = self.workers[action.member]
                 worker.notice = action.notice
-                holders = [other for other in self.workers.values() if other.formed]
+                holders = [other for other in self.workers.values() if other.holds]
                 worker.only_holder = worker in holders and all(other.leaving for other in holders)
             elif isinstance(action, Release):
                 self.workers[action.member].released = True
@@ -91,9 +92,10 @@ class SimulatedRun:
         assert set(generation.members) <= set(generation.alive) <= set(self.workers) | self.unstarted
         if not self.members.end.stopping:
             assert (len(generation.members) in self.members.sizes.allowed) != generation.interim
-            nodes = self.members.places.nodes
-            staying = [m for m in generation.members if not nodes[self.members.workers[m].node].leaving]
-            assert len(staying) <= self.members.target, "others are there only to hand the state over"
+            nodes, known = self.members.places.nodes, self.members.workers
+            staying = [known[m] for m in generation.members if not nodes[known[m].node].leaving]
+            settled = [worker for worker in staying if worker.joined <= worker.formed]  # others may have formed a world
+            assert len(settled) <= self.members.target, "others are there only to hand the state over"
         for member in generation.members:
             worker = self.workers[member]  # alive
             assert worker.state != "building"
@@ -101,10 +103,13 @@ class SimulatedRun:
             assert not worker.leaving
         stood = [self.workers[m].formed for m in before.members if m in self.workers]
         if before.number and max(stood, default=0) > 0 and any(m not in self.workers for m in before.members):
-            late = [m for m in generation.members if self.workers[m].formed < max(stood)]
+            present = [self.workers[member] for member in generation.members]
+            late = [worker for worker in present if worker.formed < max(stood) and not worker.holds]
             assert not late, "after a loss nobody is new"
         if any(worker.only_holder and not worker.hung for worker in self.workers.values()):
-            assert any(self.workers[m].formed for m in generation.members), "who leaves on notice takes the state along"
+            assert any(self.workers[m].holds for m in generation.members), "who leaves on notice takes the state along"
+        holders = [w.member for w in self.workers.values() if w.holds and not (w.hung or w.leaving or w.released)]
+        assert not holders or set(holders) & set(generation.members), "nobody begins anew while others have the state"
         stayed = [member for member in before.members if member in generation.members]
         assert list(generation.members[: len(stayed)]) == stayed, "survivors keep their order and come first"
 
@@ -142,6 +147,10 @@ class SimulatedRun:
             generation = self.generations[worker.number - 1]
             if self.joined[worker.number] >= set(generation.members):
                 worker.state, worker.formed = "training", worker.number
+                peers = [self.workers[m] for m in generation.members if m in self.workers]
+                if len(peers) == len(generation.members) and all(peer.formed == worker.number for peer in peers):
+                    for peer in peers:
+                        peer.holds = True
                 self.do(self.members.formed(member, worker.number, self.now))
                 return True
             return False
@@ -156,6 +165,13 @@ class SimulatedRun:
             self.exit(member, 0)
             return True
         return False
+
+    def cut(self, member: int) -> None:
+        """The network fails while a worker forms a world, and it gives up."""
+        worker = self.workers.get(member)
+        if worker is not None and not worker.hung and worker.state == "forming":
+            worker.state, worker.passed = "waiting", worker.number
+            self.do(self.members.left(member, worker.number, self.now, why="no route"))
 
     def _train(self, worker: SimulatedWorker) -> bool:
         """Notice what there is to notice at the end of a step."""

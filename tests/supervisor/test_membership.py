@@ -33,7 +33,21 @@ def settled(sizes: str = "1:4", target: int = 2, **options: Any) -> SimulatedRun
 
 EVENTS = st.tuples(
     st.sampled_from(
-        ["move", "move", "move", "kill", "crash", "hang", "resize", "take away", "leave", "tick", "stop", "no room"]
+        [
+            "move",
+            "move",
+            "move",
+            "cut",
+            "kill",
+            "crash",
+            "hang",
+            "resize",
+            "take away",
+            "leave",
+            "tick",
+            "stop",
+            "no room",
+        ]
     ),
     st.integers(0, 7),
 )
@@ -59,6 +73,8 @@ def test_every_history_keeps_the_invariants_and_comes_to_rest(
         member = names[number % len(names)] if names else 0
         if event == "move":
             run.move(member)
+        elif event == "cut":
+            run.cut(member)
         elif event == "kill":
             run.exit(member, -9)
         elif event == "crash":
@@ -345,6 +361,35 @@ def test_members_that_have_saved_may_go_one_after_the_other() -> None:
     run.exit(2, 0)
     run.exit(3, EXIT_RESUME)
     assert run.ended == EXIT_RESUME
+
+
+def test_a_newcomer_that_formed_a_world_without_the_others_has_no_state_to_go_on_with() -> None:
+    run = settled(target=2)
+    run.do(run.members.resize(3, run.now))
+    [newcomer] = set(run.workers) - {1, 2}
+    while run.workers[newcomer].state == "building" or len(run.generations[-1].members) < 3:
+        run.move(newcomer)
+        run.tick(0.1)
+    for member in (1, 2, newcomer):
+        while run.workers[member].state != "forming":
+            run.move(member)
+    run.move(newcomer)
+    assert run.workers[newcomer].formed == run.generations[-1].number
+    run.cut(1)
+    run.exit(2, -9)
+    assert run.generations[-1].members == (1,)
+    run.settle()
+    assert len(run.training()) == 3
+
+
+def test_nobody_is_sent_home_for_a_worker_that_is_being_killed() -> None:
+    run = start("1:2", 2)
+    for member in (1, 2, 1):
+        run.move(member)
+    run.workers[1].hung = True  # while it forms the first world
+    run.do(run.members.resize(1, run.now))
+    run.settle()
+    assert run.training() == [2] and run.started == 2
 
 
 def test_who_saves_in_place_of_workers_that_failed_makes_it_a_clean_stop() -> None:

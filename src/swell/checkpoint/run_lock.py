@@ -17,6 +17,7 @@ from swell.checkpoint.writer_record import FILE_NAME, WriterRecord, read_record,
 from swell.errors import RunFolderError
 from swell.supervisor.network_disks import is_on_network_disk
 from swell.supervisor.process_identity import is_running
+from swell.supervisor.run_dir import RunDir
 from swell.supervisor.supervision import Supervision
 
 LOCK_NAME = "writer.lock"
@@ -34,6 +35,9 @@ class RunLock:
     it when the process dies. Workers of one supervisor follow one another, each in a newer generation, while the
     supervisor keeps its own lock. Where a file system is shared with other machines the record's time is a sign of life
     too, because locks may not reach them.
+
+    Without ``supervision`` a process is refused while a supervisor has the folder, also before its workers write;
+    ``supervised`` says that this one is a worker of it all the same.
 
     ``on_taken`` is called when the right is this process's: take away then what others could still publish.
 
@@ -54,6 +58,7 @@ class RunLock:
         folder: str | os.PathLike[str],
         *,
         supervision: Supervision | None = None,
+        supervised: bool = False,
         on_warning: Callable[[str], None] = lambda message: None,
         wait_s: float = _WAIT_S,
         beat_s: float = BEAT_S,
@@ -66,6 +71,7 @@ class RunLock:
         self._path = self.folder / FILE_NAME
         self._text_path = str(self._path)  # asked for at every event, and quicker as text
         self._supervision, self._on_warning = supervision, on_warning
+        self._supervised = supervised or supervision is not None  # otherwise a supervisor of the folder is a stranger
         self._wait_s, self._beat_s, self._is_shared = wait_s, beat_s, is_shared
         self._generation = 0
         self._lock: LockFile | None = None
@@ -189,7 +195,11 @@ class RunLock:
             lock.close()  # the supervisor's lock says that its workers live
 
     def _refuse_beside(self, previous: WriterRecord | None, *, locked: bool, shared: bool) -> None:
-        """Raise if the last writer is alive, or if it is newer than this process."""
+        """Raise if the last writer is alive, if it is newer than this process, or if a supervisor has the folder."""
+        locks = [str(RunDir(self.folder).lock_file), "" if previous is None else previous.supervisor_lock]
+        if not self._supervised and any(is_locked(lock) for lock in locks if lock):  # its workers may only be starting
+            alive = previous is not None and previous.supervisor and not previous.released
+            raise self._refusal(previous if alive else None, otherwise="an active `swell run`")
         if previous is None or previous.is_own:
             return
         here, mine = previous.host == socket.gethostname(), self._supervision
@@ -228,8 +238,8 @@ class RunLock:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _refusal(self, holder: WriterRecord | None) -> RunFolderError:
-        who = "another process" if holder is None else str(holder)
+    def _refusal(self, holder: WriterRecord | None, *, otherwise: str = "another process") -> RunFolderError:
+        who = otherwise if holder is None else str(holder)
         stop = f"Stop it (kill {holder.pid})" if holder is not None and not holder.supervisor else "Stop that run"
         return RunFolderError(
             f"run folder {self.folder} is being written by {who}; expected a folder that no active run writes. {stop}, "

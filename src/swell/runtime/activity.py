@@ -15,7 +15,6 @@ _STEPS = 32  # whose median is the usual step
 _FEWEST = 3  # steps in a world, before there is a usual one
 _LOOK_S = 5.0  # after this time without progress, the processor time of the worker's processes is looked at
 _POLL_S = 10.0  # a wait in which the main thread was not seen for this time is none: something else keeps it there
-_FORM_S = 120.0  # the same while a world is formed, because connecting to others may take longer
 _IDLE = 0.05  # of one core, below which a worker counts as idle
 
 
@@ -25,7 +24,7 @@ class MainThread:
     def __init__(self) -> None:
         self.progress = self.steps = 0
         self._doing = "starting"
-        self._waiting = self._forming = 0
+        self._waiting, self._patience_s = 0, _POLL_S
         self._moved_at = self._stepped_at = self._waits_since = time.monotonic()
         self._steps_s: deque[float] = deque(maxlen=_STEPS)
         self._steps_here = 0
@@ -74,14 +73,14 @@ class MainThread:
         self._moved_at = time.monotonic()
 
     @contextmanager
-    def forming(self) -> Iterator[None]:
-        """Inside the block the main thread waits for the next world, partly in calls that take long."""
-        self._forming += 1
+    def calling(self, longest_s: float) -> Iterator[None]:
+        """Inside the block, within ``waiting``, the main thread is in a call that may take this long without a word."""
+        self._patience_s = max(_POLL_S, longest_s)
         self._moved_at = time.monotonic()
         try:
             yield
         finally:
-            self._forming -= 1
+            self._patience_s = _POLL_S
             self._moved_at = time.monotonic()
 
     def slept(self, seconds: float) -> None:
@@ -98,7 +97,7 @@ class MainThread:
             "progress": self.progress,
             "steps": self.steps,
             "doing": self._doing,
-            "waiting": still_s < (_FORM_S if self._forming else _POLL_S if self._waiting else 0.0),
+            "waiting": self._waiting > 0 and still_s < self._patience_s,
             "still_s": round(still_s, 3),
             "idle": self._idle,
             "usual_s": statistics.median(self._steps_s) if enough else None,

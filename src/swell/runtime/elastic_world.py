@@ -43,6 +43,7 @@ from swell.supervisor.sizes import to_runs
 # can interrupt it. All members are present when they begin to connect, so the first attempt may be short; after each
 # failure the time is doubled.
 _CONNECT_S = 0.2
+_LONGEST_S = 120.0  # for connecting to all others, without a word meanwhile
 
 
 class ElasticWorld:
@@ -135,7 +136,7 @@ class ElasticWorld:
         others go on without it or the supervisor is gone. Where it is gone and a member was lost too, nobody forms a
         world any more: the first of those who are left goes on alone, because it has the notice to save and stop.
         """
-        with self._link.main.forming():
+        with self._link.main.waiting():
             try:
                 collective = self._reform()
             except Dismissed:
@@ -157,7 +158,8 @@ class ElasticWorld:
             self._link.say("joined", number=generation.number)
             began_at = time.monotonic()
             try:
-                collective = self._form(generation, connect_s=connect_s)
+                with self._link.main.calling(self._longest_s(generation, connect_s)):
+                    collective = self._form(generation, connect_s=connect_s)
             except (SupersededError, RuntimeError, TimeoutError) as error:
                 superseded = self._link.superseded(generation.number)
                 if not (superseded or isinstance(error, (SupersededError, TimeoutError)) or is_peer_failure(error)):
@@ -170,6 +172,12 @@ class ElasticWorld:
             else:
                 self._link.say("formed", number=generation.number, took_s=round(time.monotonic() - began_at, 4))
                 return collective
+
+    def _longest_s(self, generation: Call, connect_s: float) -> float:
+        """How long forming a world may keep the main thread in a call; after that it is stuck."""
+        if self._backend != "gloo":
+            return _LONGEST_S
+        return min(_LONGEST_S, 10.0 + 6 * connect_s + 0.5 * generation.size)
 
     def close(self, *, alone: bool = False) -> None:
         """Leave for good: together with the others, or at once while an exception is raised.

@@ -93,6 +93,7 @@ class RendezvousStore(Store):
     def _wait(self, present: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + self._timeout_s
         while not self._link.wait_for(lambda: present() or self._give_up(), timeout_s=_LOOK_S):
+            self._link.main.poll()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"wait timeout: {what} did not appear within {self._timeout_s:g} s")
         if not present():

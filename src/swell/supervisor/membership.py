@@ -123,6 +123,8 @@ class Membership:
             if self._unformed or not is_formed(self.workers, self.generation):
                 return []
             self._incident = self._futile = 0
+            for each in self.generation.members:
+                self.workers[each].settled = number
             self.end.carry_on()
             self._grown_from = self._grown_from if len(self.generation.members) < self.target else None
             return [Log(f"generation {number}: {len(self.generation.members)} workers"), *self._decide(now)]
@@ -257,7 +259,7 @@ class Membership:
         rest = self.sizes.floor(len(others))
         if rest is None:
             return self.stop(f"{source} to worker {member}", now)
-        if worker.formed and not any(other.formed >= worker.formed for other in others):
+        if worker.formed and not any(other.settled >= max(worker.settled, 1) for other in others):
             worker.asked_by = source
             return self._decide(now)
         if not self.places.withdraw(worker.node, worker.slot):
@@ -398,7 +400,8 @@ class Membership:
             present.append(worker)
             actions.append(Start(worker.member, worker.slot, worker.node))
         surplus = [worker for worker in placed if nodes[worker.node].leaving]
-        staying = [worker for worker in present if worker.phase != "done"]  # one that failed says so before it exits
+        # One that failed says so before it exits, and one that is being killed has not ended yet.
+        staying = [worker for worker in present if worker.phase != "done" and not worker.killed]
         if len(staying) > target:
             starting = [worker for worker in reversed(present) if worker.phase == "starting"]
             ready = [worker for worker in ranked(self.workers, self.generation) if not nodes[worker.node].leaving]
@@ -459,8 +462,8 @@ class Membership:
 
 def _last_holders(leaving: Sequence[Worker], staying: Sequence[Worker], surplus: Sequence[Worker]) -> list[Worker]:
     """Members that must leave and are the last to have the newest state; those who stay receive it from them first."""
-    heirs = [worker for worker in staying if worker not in surplus and not worker.killed]
-    newest = max((worker.formed for worker in heirs), default=0)
+    heirs = [worker for worker in staying if worker not in surplus]
+    newest = max((worker.settled for worker in heirs), default=0)
     # One that has begun to form a world may have formed it by now.
     return [worker for worker in leaving if heirs and worker.phase == "ready" and worker.joined > newest]
 

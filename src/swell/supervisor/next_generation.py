@@ -45,6 +45,21 @@ def is_whole(workers: Mapping[int, Worker], newest: Generation) -> bool:
     return all(w is not None and w.phase in ("ready", "done") and not w.killed for w in members)
 
 
+def _survivors(candidates: list[Worker], newest: Generation) -> list[Worker]:
+    """Members of the newest generation that have the newest state of the run in memory.
+
+    While one of them lives that has not formed it, nothing was done in it: those who were in the one before are as far
+    as they were, and a newcomer that has formed it has got nothing from them yet.
+    """
+    members = set(newest.members)
+    present = [worker for worker in candidates if worker.member in members]
+    settled = max((worker.settled for worker in candidates), default=0)
+    if settled and any(worker.formed < newest.number for worker in present):
+        return [worker for worker in present if worker.settled == settled]
+    formed = max((worker.formed for worker in candidates), default=0)
+    return [worker for worker in present if worker.formed == formed > 0]
+
+
 def propose(
     workers: Mapping[int, Worker],
     newest: Generation,
@@ -58,10 +73,9 @@ def propose(
 ) -> Proposal | None:
     """The generation to announce now; None while the newest one holds, or while too few workers are ready."""
     candidates = ranked(workers, newest)
-    last_formed = max((worker.formed for worker in candidates), default=0)
     in_newest = set(newest.members)
     present = [worker for worker in candidates if worker.member in in_newest]
-    survivors = [worker for worker in present if worker.formed == last_formed > 0]
+    survivors = _survivors(candidates, newest)
     given_up_at = min((worker.left_at for worker in present if worker.left == newest.number), default=math.inf)
     given_up, whole = given_up_at < math.inf, is_whole(workers, newest)
     lost = bool(survivors) and (not whole or (given_up and not newest.interim))

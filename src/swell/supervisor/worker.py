@@ -25,6 +25,7 @@ class Worker:
     ready_at: float = math.inf
     joined: int = 0  # newest generation it began to form
     formed: int = 0  # newest generation it formed
+    settled: int = 0  # newest one that all its members formed, so that this one has the state of the run
     left: int = 0  # newest generation it gave up
     left_at: float = math.inf
     progress: int = 0

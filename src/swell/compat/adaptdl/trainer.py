@@ -34,6 +34,7 @@ from swell.loop.pace import Pace
 from swell.loop.step import StepInProgress
 from swell.policies import Fixed, Goodput
 from swell.rules import as_rule, auto_by_gain
+from swell.runtime.environment import read_environment
 from swell.supervisor.notice import EXIT_RESUME
 
 
@@ -293,7 +294,7 @@ class AdaptDLTorchTrainer:
         session, state = self._session, None
         if session.folder is not None and session.collective.rank == 0:
             store = Store(session.folder)
-            self._lock = RunLock(session.folder)
+            self._lock = RunLock(session.folder, supervised=read_environment().supervised)
             self._lock.on_taken = store.take_over
             self._lock.acquire()
             newest = store.load_newest()
