@@ -260,6 +260,34 @@ def test_a_folder_that_workers_made_after_their_supervisor_and_its_folder_were_g
         assert not list(temporary.glob("swell-*/alone-*"))
 
 
+@pytest.mark.distributed
+def test_a_worker_that_was_stopped_while_its_run_was_resumed_does_not_go_on_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    with SupervisedRun(tmp_path, "--workers", "2", "--grace", "4") as run:
+        run.training([1, 2])
+        workers = {worker["member"]: worker["pid"] for worker in run.status()["workers"]}
+        os.kill(workers[2], signal.SIGSTOP)
+        run.process.kill()
+        run.process.wait()
+        run.wait_for_end_of_process(workers[1], timeout_s=60)
+        try:
+            with SupervisedRun(tmp_path, "--workers", "1") as resumed:
+                formed(resumed, [1])
+                os.kill(workers[2], signal.SIGCONT)
+                run.wait_for_end_of_process(workers[2], timeout_s=60)
+                assert len(list(temporary.glob("swell-*"))) == 1, "the private folder of the present supervisor"
+                assert not list(temporary.glob("swell-*/alone-*"))
+                resumed.ask("stop")
+                assert resumed.end() == 143
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(workers[2], signal.SIGKILL)
+
+
 def test_what_a_killed_supervisor_left_behind_is_removed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,23 +93,6 @@ class LockFile:
         return (status.st_dev, status.st_ino) == self.key
 
 
-def is_locked(path: str | Path) -> bool:
-    """Whether a process holds a lock on the file; False if there is no such file or it cannot be told."""
-    try:
-        descriptor = open_regular(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return False
-
-
 def _close_in_children() -> None:
     global _hooked
     if not _hooked:

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from swell.checkpoint.heartbeat import BEAT_S, Heartbeat, is_beating
-from swell.checkpoint.lock_file import LockFile, is_locked
+from swell.checkpoint.lock_file import LockFile
 from swell.checkpoint.writer_record import FILE_NAME, WriterRecord, read_record, write_record
 from swell.errors import RunFolderError
 from swell.supervisor.network_disks import is_on_network_disk
 from swell.supervisor.process_identity import is_running
 from swell.supervisor.run_dir import RunDir
-from swell.supervisor.supervision import Supervision
+from swell.supervisor.supervision import Supervision, is_locked
 
 LOCK_NAME = "writer.lock"
 _WAIT_S = 2.0  # for a process that is about to end

@@ -38,6 +38,7 @@ from swell.supervisor.generation import Call
 from swell.supervisor.notice import Notice
 from swell.supervisor.private_folder import LOCK_NAME
 from swell.supervisor.sizes import to_runs
+from swell.supervisor.supervision import is_locked
 
 # The accepting side of a gloo connection waits 5 times this long for a peer that died before it connected, and nothing
 # can interrupt it. All members are present when they begin to connect, so the first attempt may be short; after each
@@ -56,7 +57,14 @@ class ElasticWorld:
     elastic = True
 
     def __init__(
-        self, link: SupervisorLink, *, device: torch.device, backend: str, timeout_s: float, address: str = "127.0.0.1"
+        self,
+        link: SupervisorLink,
+        *,
+        device: torch.device,
+        backend: str,
+        timeout_s: float,
+        address: str = "127.0.0.1",
+        run_lock: str = "",
     ) -> None:
         self.device = device
         self.member = link.member  # this worker's name in the run; unlike its rank it never changes
@@ -66,6 +74,7 @@ class ElasticWorld:
         self._link = link
         self._backend = backend
         self._address = address  # by which members on other machines reach this one
+        self._run_lock = run_lock  # the file that the run's supervisor keeps locked
         self._timeout_s = timeout_s
         self._collective: TorchCollective | Alone | None = None
         self._size = 0  # of the present group
@@ -207,9 +216,9 @@ class ElasticWorld:
         """Whether this worker is the first that lost its peers after the supervisor, and was in a world with them.
 
         Only workers of one machine can tell: on several, those who cannot reach the supervisor may just be cut off, and
-        the others go on.
+        the others go on. Nor does one go on that was stopped while another supervisor has resumed the run.
         """
-        if not self._size or not self._meeting:
+        if not self._size or not self._meeting or (self._run_lock and is_locked(self._run_lock)):
             return False
         claim = os.path.join(os.path.dirname(self._meeting), f"alone-{self._passed}")
         try:
@@ -321,5 +330,7 @@ def open_elastic_world(
     make_output_patient()
     take_strikes(environment)
     link = SupervisorLink(Channel(end), member, beat_s=environment.swell_beat_s or 1.0)
+    supervision = environment.supervision
     facts = {"backend": choose_backend(own_device, backend), "timeout_s": timeout_s}
+    facts |= {"run_lock": "" if supervision is None else supervision.lock}
     return ElasticWorld(link, device=own_device, address=environment.swell_address or "127.0.0.1", **facts)

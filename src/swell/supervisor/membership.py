@@ -18,6 +18,7 @@ Invariants, for every order of events (``tests/supervisor/test_membership.py``):
    waited for, and neither that nor a lost machine is a fault.
 9. A world of workers that have none of the run's state in memory is formed only where ``may_begin`` allows it for the
    machine of its first one, which reads the newest state from its disk.
+10. While a worker that stays has the state of the run in memory, every generation has one that has it.
 """
 
 from __future__ import annotations

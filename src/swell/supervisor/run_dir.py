@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pwd
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,7 +55,7 @@ class RunDir:
             ) from error
         try:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock_soon(lock)
             except OSError:
                 raise ConfigError(
                     f"--run-dir {self.path} is in use by another `swell run`; expected a folder without an active run. "
@@ -207,6 +208,16 @@ class RunDir:
                 f"{path} cannot be read ({error}); expected the record of a run. Start the run again with `swell run "
                 f"--run-dir {self.path}`; its checkpoints are not affected."
             ) from error
+
+
+def _lock_soon(descriptor: int) -> None:
+    """Lock a file that others may look at for a moment (``is_locked``); ``OSError`` if it stays locked."""
+    for _ in range(4):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(0.05)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _named_in(path: Path) -> Path | None:
