@@ -302,8 +302,10 @@ class Steps:
                 sending.drop()
             self._committer.give_up(step, step.touched or verdict.failed, for_memory=verdict.ran_out)
             return False
-        if verdict.learner == RESTING:
-            self._rest(step, verdict)
+        if verdict.learner == RESTING:  # all replicas end the step without the optimizers that have not stepped
+            for each in set(range(len(state.learners))) - step.stepped:
+                state.learners[each].clear()  # otherwise its next step would have gradients of this one too
+            self._commit(step, Outcome(stepped=True, signals=verdict.signals, last_s=verdict.last_s), in_body=False)
             return False
         if not step.mine:  # this replica had no sample, but clips the sum as the others do
             number, learner = verdict.learner, state.learners[verdict.learner]
@@ -336,13 +338,6 @@ class Steps:
             self._memory.fitted(step.plan.micro_batch)
             self._commit(step, outcome)
         return True
-
-    def _rest(self, step: StepInProgress, verdict: Verdict) -> None:
-        """All replicas let the optimizers that have not stepped rest: the step ends without them."""
-        for number, learner in enumerate(self._state.learners):
-            if number not in step.stepped:
-                learner.clear()  # otherwise its next step would have gradients of this one too
-        self._commit(step, Outcome(stepped=True, signals=verdict.signals, last_s=verdict.last_s), in_body=False)
 
     def _vote(
         self,
