@@ -142,6 +142,7 @@ def table(facts: dict[str, Any]) -> str:
         ("redone", "steps that broke and were repeated"),
     ]
     counts += [("rewound", "steps repeated from a checkpoint, after all workers were struck")]
+    counts += [("unexplained", "times that the run went back although not all workers were known to be struck")]
     counts += [("left_behind", "workers left behind"), ("let_in", "second writers let in")]
     lines += [f"| {text} | {' | '.join(f'{row[name]:,}' for row in rows.values())} |" for name, text in counts]
     pauses = [f"{row['median_pause_s']:.2f} s, {row['longest_pause_s']:.1f} s" for row in rows.values()]

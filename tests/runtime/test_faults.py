@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,10 @@ from tests.workers import Died, run_processes
 
 
 @pytest.fixture
-def struck() -> Iterator[Faults]:
+def struck(tmp_path: Path) -> Iterator[Faults]:
     """This process as one that ``swell chaos`` may strike."""
     before = {name: signal.getsignal(getattr(signal, name)) for name in STRIKE_SIGNALS.values()}
-    environment = read_environment({"SWELL_STRIKES": "1"})
+    environment = read_environment({"SWELL_STRIKES": "1", **Faults([], tmp_path).variables()})
     take_strikes(environment)
     yield read_faults(environment)
     for name, handler in before.items():
@@ -45,9 +46,13 @@ def test_a_strike_fails_at_the_next_point_and_only_there(kind: str, error: type[
     struck.reach("backward", rank=0, step=3)
     os.kill(os.getpid(), getattr(signal, STRIKE_SIGNALS[kind]))
     struck.reach("load", rank=0, step=3)
+    assert struck.struck_at() == []
+    began_at = time.time()
     with pytest.raises(error, match="struck in commit after 3 steps"):
         struck.reach("commit", rank=0, step=3)
     struck.reach("commit", rank=0, step=3)
+    [at] = struck.struck_at()
+    assert began_at - 1 <= at <= time.time() + 1, "when it took effect, not when it was asked for"
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -124,7 +124,8 @@ def _run(args: Namespace) -> int:
             f"it does, it failed before its first step: see {run_folder(args) / 'logs'}."
         )
     happened = faults.happened()
-    times = [*(record["time"] for record in happened), *([] if chaos is None else chaos.struck_at)]
+    times = [*(record["time"] for record in happened), *faults.struck_at()]
+    times += [] if chaos is None else chaos.struck_at
     report = report_chaos(read_events(log), times)
     counts = {} if chaos is None else dict(chaos.strikes)
     for record in happened:

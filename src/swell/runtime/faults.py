@@ -95,7 +95,7 @@ class Faults:
                 "folder is None; expected a folder in which faults are recorded when they happen. Give one."
             )
         self._faults, self._struck = tuple(faults), struck
-        self._folder = Path() if folder is None else Path(folder)
+        self._folder, self._records = Path() if folder is None else Path(folder), folder is not None
 
     def plans(self, point: str) -> bool:
         """Whether a fault may happen at that point."""
@@ -105,6 +105,7 @@ class Faults:
         """Fail now if that is planned for this rank, at this step or an earlier one, or if a strike asked for it."""
         kind = take_pending() if self._struck and point != "load" else None
         if kind is not None:
+            self._record_strike()
             _raise(kind, f"struck in {point} after {step} steps, process {os.getpid()}")
         for number, fault in enumerate(self._faults):
             due = fault.point == point and fault.rank == rank and fault.step <= step
@@ -124,6 +125,16 @@ class Faults:
             if text.endswith("\n"):
                 records.append(json.loads(text))
         return sorted(records, key=lambda record: record["time"])
+
+    def struck_at(self) -> list[float]:
+        """When strikes made a worker fail, which may be long after they were asked for; in seconds since the epoch."""
+        texts = [path.read_text() for path in self._folder.glob("strike-*")] if self._records else []
+        return sorted(float(text) for text in texts if text.endswith("\n"))
+
+    def _record_strike(self) -> None:
+        if self._records:
+            path = self._folder / f"strike-{os.getpid()}-{time.monotonic_ns()}"
+            path.write_text(f"{time.clock_gettime(time.CLOCK_REALTIME)}\n")  # the clock of time.time may be struck
 
     def _claim(self, number: int, fault: Fault, step: int) -> bool:
         try:
