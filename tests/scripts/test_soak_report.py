@@ -22,7 +22,7 @@ def run_soak() -> ModuleType:
 
 
 def row(**facts: Any) -> dict[str, Any]:
-    zero = ("steps", "samples", "lost", "repeated", "redone", "rewound", "left_behind", "let_in")
+    zero = ("steps", "samples", "lost", "repeated", "redone", "rewound", "unexplained", "left_behind", "let_in")
     figures = {"median_pause_s": 0.1, "longest_pause_s": 2.0, "weights_off_by": 3e-16, "compared_at": 1234}
     return {**dict.fromkeys(zero, 0), **figures, "strikes": 3, "faults": {"kill": 2, "disk": 1}, **facts}
 
