@@ -68,16 +68,17 @@ class Ledger:
         The last step of an epoch may be short. With ``drop_last`` it is left out, and ``DataError`` is raised if that
         leaves out the whole epoch. Nothing moves until ``commit``.
         """
-        global_batch = whole_number(global_batch, name="global_batch")
-        self._pending = None
-        if self._drop_last and self.remaining < global_batch:
+        if type(global_batch) is not int or global_batch < 1:
+            global_batch = whole_number(global_batch, name="global_batch")
+        self._pending, remaining = None, self.length - self.cursor
+        if self._drop_last and remaining < global_batch:
             if self.cursor == 0:
                 raise DataError(
                     f"global_batch is {global_batch} with drop_last; expected at most {self.length}, the samples of "
                     f"the epoch, or all are left out. Lower it to {self.length} or less, or set drop_last=False."
                 )
             return None
-        if self.remaining == 0:
+        if remaining == 0:
             return None
         self._pending = min(self.cursor + global_batch, self.length)
         return self.cursor, self._pending

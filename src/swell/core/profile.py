@@ -66,6 +66,7 @@ class Profile:
         self._leave_out = 0
         self._steps = 0
         self._renewed = 0  # the step at which the summaries changed last
+        self._looked = 0  # the step at which a summary was last compared with the times
         self._summaries: tuple[StepSummary, ...] = ()
         self.latest: StepTimes | None = None  # the step that was taken in last, by this process
 
@@ -87,11 +88,21 @@ class Profile:
             return
         entry = self._entries[shape]
         entry.last = self._steps
-        for values, value in ((entry.step_s, times.step_s), (entry.sync_s, times.sync_s)):
-            values.append(value)
-            del values[: -self._window]
-        self._summarize(shape, entry)
-        self._forget_the_past(shape, entry)
+        entry.step_s.append(times.step_s)
+        entry.sync_s.append(times.sync_s)
+        if len(entry.step_s) > self._window:
+            del entry.step_s[0], entry.sync_s[0]
+        if not self._rests(entry, times.step_s):
+            self._looked = self._steps
+            self._summarize(shape, entry)
+            self._forget_the_past(shape, entry)
+
+    def _rests(self, entry: _Entry, step_s: float) -> bool:
+        """Whether nothing can have changed that matters: much is known, and this step took about the usual time."""
+        known = entry.summary
+        if known is None or known.count < self._window or self._steps - self._looked >= _REST:
+            return False
+        return known.step_s < step_s * _SUDDEN and step_s < known.step_s * _SUDDEN
 
     def summaries(self) -> tuple[StepSummary, ...]:
         """One summary per configuration with at least three measured steps, in order of configuration."""
@@ -182,7 +193,7 @@ class Profile:
                 "them out of the checkpoint to measure again; nothing else depends on them."
             ) from error
         self._entries, self._shape, self._leave_out, self._steps, self._summaries = entries, None, 0, 0, ()
-        self._renewed = 0
+        self._renewed = self._looked = 0
         for entry in entries.values():
             if entry.summary is not None:
                 self._swap(None, entry.summary)

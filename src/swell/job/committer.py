@@ -85,7 +85,8 @@ class Committer:
         """Count the step's samples as done, together with the update they made; ``in_body`` in a call of the user's."""
         state, peers = self._state, self._peers
         pace, marks, ledger = state.pace, state.marks, state.ledger
-        peers.reach("commit", step=pace.step)
+        if peers.faulty:
+            peers.reach("commit", step=pace.step)
         if len(state.learners) > 1:
             exchange(state.metrics, peers.collective, peers.device)
         state.metrics.commit()

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 
-def halves_of_compiled(*, split: bool) -> AbstractContextManager[object]:
-    """Around a step's micro-batches: if they are halves, nothing is compiled for them.
+def halves_of_compiled() -> AbstractContextManager[object]:
+    """Around the halves of a step's micro-batch: nothing is compiled for them.
 
     Halves have a shape of their own, and compiling for it takes as long as hundreds of steps. What ``torch.compile``
     has no code for runs uncompiled meanwhile. A model that was compiled for any batch (``dynamic=True``) has it.
     """
-    if not split or "torch._dynamo" not in sys.modules:  # whoever compiles anything has imported it
+    if "torch._dynamo" not in sys.modules:  # whoever compiles anything has imported it
         return nullcontext()
     return torch.compiler.set_stance("eager_on_recompile")

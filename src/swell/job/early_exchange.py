@@ -42,11 +42,6 @@ class EarlyExchange:
         last, self._last = self._last, Pass()
         self.overlap.send_rest(last)
 
-    def disarm(self) -> None:
-        """A backward pass is over."""
-        if self.overlap is not None:
-            self.overlap.disarm()
-
     def touched(self) -> bool:
         """Whether the user's loop changed gradients that are under way."""
         return self.overlap is not None and self.overlap.touched()

@@ -152,7 +152,7 @@ class Engine:
         if not self._prepared:  # now the optimizers have their states
             self._prepared = True
             self.saving.prepare()
-        if self._sinks.sinks:  # what nobody listens to is not worked out
+        if self._sinks.shows_steps:  # what nobody listens to is not worked out
             self._advice.after_step(step)
 
     def _opened_sinks(self) -> Fanout:

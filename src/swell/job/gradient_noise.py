@@ -53,10 +53,10 @@ class GradientNoise:
         for values, earlier in self._readings.push(figures, reading):
             self._learn(values, earlier)
 
-    def pass_loss(self, loss: float, reading: Reading) -> None:
-        """Take the loss of a step that left nothing else."""
+    def pass_loss(self, loss: float, report: Callable[[float | None], None]) -> None:
+        """Pass on the loss of a step that left nothing else, after those of the steps before it."""
         self.drain()
-        reading.report(loss if self.reports_loss else None)
+        report(loss if self.reports_loss else None)
 
     def drain(self) -> None:
         """Wait for figures that are still on their way from the device."""

@@ -226,9 +226,7 @@ class Learner:
         ``figures`` begin with the loss. ``pair`` has the other figures where two steps were compared.
         """
         if not isinstance(figures, Tensor):
-            if pair is None:
-                self.noise.pass_loss(figures, reading)
-                return
+            assert pair is not None, "a loss alone is passed on as it is"
             figures = pair.new_tensor([figures])
         if pair is not None:
             figures = torch.cat([figures[:1].double(), pair.to(figures.device)])

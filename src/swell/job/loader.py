@@ -12,7 +12,7 @@ from swell.core.events import Event, Warned
 from swell.data.epoch_sampler import EpochSampler
 from swell.data.loader_options import LoaderOptions
 from swell.data.span import Span
-from swell.errors import LoadError, LoopError
+from swell.errors import LoadError, LoopError, WorldError
 from swell.job.boundary import Boundary, Hooks
 from swell.job.compiled_models import halves_of_compiled
 from swell.job.planner import Chosen, Planner
@@ -70,7 +70,10 @@ class TrainingLoader:
             while (chosen := self._choose()) is not None:
                 step = self._steps.open(chosen)
                 self._state.data.announce(rank=step.rank, step=self._state.steps)
-                with halves_of_compiled(split=step.split):
+                if step.split:
+                    with halves_of_compiled():
+                        yield from self._hand_out(step)
+                else:
                     yield from self._hand_out(step)
                 self._steps.close(step)
             if self._planner.in_pass:
@@ -81,14 +84,16 @@ class TrainingLoader:
         self._require_ready()
         if self._hooks.before_step is not None:
             self._hooks.before_step()
-        chosen = self._recovery.retry(self._settle_and_choose)
+        while True:
+            try:
+                self._boundary.settle(self._steps.take_signals())
+                chosen = self._planner.next()
+                break
+            except WorldError as error:
+                self._recovery.lost(error)
         if self._hooks.after_choice is not None:
             self._hooks.after_choice()
         return chosen
-
-    def _settle_and_choose(self) -> Chosen | None:
-        self._boundary.settle(self._steps.take_signals())
-        return self._planner.next()
 
     def _hand_out(self, step: StepInProgress) -> Iterator[Any]:
         """The step's micro-batches on this replica, until it is over or cannot be finished."""

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
-
 from swell.core.protocols import Collective
 from swell.runtime.collective import Alone
 from swell.runtime.faults import POINTS, Faults
@@ -24,7 +22,9 @@ class Peers:
     def __init__(self, world: World, *, notices: Notices | None, faults: Faults) -> None:
         self._world, self._notices = world, notices
         self.faults = faults
-        self._faulty = any(faults.plans(point) for point in POINTS)
+        self.faulty = any(faults.plans(point) for point in POINTS)
+        self.device = world.device  # what this replica computes on
+        self.elastic = world.elastic  # whether replicas can join and leave while the run goes on
         self._passed_on = False  # whether the supervisor handles the notice that reached this replica
         self._enter(world.collective if world.joined else ALONE)  # a newcomer is alone until it joins
 
@@ -34,16 +34,6 @@ class Peers:
         self.is_first = collective.rank == 0  # writes files and prints
         self.nodes = self._world.nodes  # the number of machines
         self.generation = self._world.generation  # of the present world; rises each time a world is formed
-
-    @property
-    def device(self) -> torch.device:
-        """The device this replica computes on."""
-        return self._world.device
-
-    @property
-    def elastic(self) -> bool:
-        """Whether replicas can join and leave while the run goes on."""
-        return self._world.elastic
 
     @property
     def interim(self) -> bool:
@@ -88,12 +78,13 @@ class Peers:
 
     def reach(self, point: str, *, step: int) -> None:
         """Fail at this point of this step, if a fault is planned there."""
-        if self._faulty:
+        if self.faulty:
             self.faults.reach(point, rank=self.rank, step=step)
 
     def mark(self, doing: str) -> None:
-        """A sign of progress, and what this replica does next."""
-        self._world.mark(doing)
+        """A sign of progress, and what this replica does next, for the supervisor of an elastic world."""
+        if self.elastic:
+            self._world.mark(doing)
 
     def trouble(self, name: str, text: str) -> None:
         """Tell the owner of the run what is wrong, though training goes on; an empty text when it is right again."""

@@ -36,6 +36,7 @@ class RandomStreams:
     def __init__(self, peers: Peers, *, mode: str = "per-replica") -> None:
         check_random(mode)
         self._peers, self._mode = peers, mode
+        self._on_cuda = peers.device.type == "cuda"
         self._seed: int | None = None  # the script's
         self._own_seed: int | None = None  # what this replica's generators were seeded with here; None for the script's
         self._rank: int | None = None  # in the world before
@@ -74,7 +75,7 @@ class RandomStreams:
             self._seed = torch.initial_seed()
             self._derive(samples)
         # A clone costs less than the state as a tensor, and a seed with an offset is all that a device's generator has.
-        device = self._device_generator()
+        device = self._device_generator() if self._on_cuda else None
         self._state = (
             self._python.capture(),
             self._numpy.capture(),
@@ -83,10 +84,10 @@ class RandomStreams:
         )
 
     def _device_generator(self) -> torch.Generator | None:
-        """torch's global generator of this replica's device, besides the CPU's; None if there is none."""
-        device = self._peers.device
-        if device.type != "cuda" or not torch.cuda.is_initialized():
+        """torch's global generator of this replica's CUDA device; None while nothing has used it."""
+        if not torch.cuda.is_initialized():
             return None
+        device = self._peers.device
         return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
 
     def undo(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from swell.checkpoint.transfer import share_state
 from swell.core.events import Resized
@@ -18,8 +17,6 @@ from swell.job.saving import Saving
 from swell.job.vote import agree_on_text, meet
 from swell.runtime.collective import TorchCollective
 from swell.telemetry.reporter import Reporter
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +160,6 @@ class Recovery:
                 return collective, lost
             except WorldError:
                 lost = True
-
-    def retry(self, act: Callable[[], Result]) -> Result:
-        """The result of ``act``; a replica that is lost in it is recovered from, and ``act`` is called again."""
-        while True:
-            try:
-                return act()
-            except WorldError as error:
-                self.lost(error)
 
     def attempt(self, act: Callable[[], None]) -> bool:
         """Do something that all replicas do together between steps; False where one was lost in it."""

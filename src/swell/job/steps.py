@@ -99,7 +99,8 @@ class Steps:
         self._memory.tidy()
         self._chosen = chosen
         for learner in self._state.learners:
-            learner.early.follow_world(self._peers.collective)
+            if learner.early.overlap is not None:
+                learner.early.follow_world(self._peers.collective)
         self.current = StepInProgress(
             epoch=chosen.epoch,
             start=chosen.start,
@@ -121,7 +122,8 @@ class Steps:
         step = self._usable("backward")
         if step.abandoned:
             return
-        self._peers.reach("backward", step=self._state.steps)
+        if self._peers.faulty:
+            self._peers.reach("backward", step=self._state.steps)
         check_loss(loss)
         if step.taken and not only:
             raise LoopError(
@@ -132,7 +134,7 @@ class Steps:
         multiplier = step.multiplier(None if weight is None else float(weight))
         last = step.is_last and not self._updating  # in an update, an optimizer asks for the gradient again
         for learner in learners:
-            if not learner.gradients.follow():
+            if step.index > 0 and not learner.gradients.follow():
                 step.touched = "gradients were changed between two micro-batches"
             learner.add_loss(loss, multiplier)
             learner.expect(multiplier, measured=step.measured, passes=step.backwards, last=last)
@@ -152,7 +154,8 @@ class Steps:
             raise
         finally:
             for learner in learners:
-                learner.early.disarm()
+                if learner.early.overlap is not None:
+                    learner.early.overlap.disarm()
         step.backwards += 1
         for learner in learners:
             learner.touched.remember(learner.gradients.parameters)

@@ -140,14 +140,17 @@ class Updater:
             )
         if pair is not None:
             small_batches, batch, step.paired = 2, 2 * batch, True
-        reading = Reading(
-            num_micro_batches=small_batches,
-            batch=batch,
-            samples_between=position.samples_between,
-            num_groups=len(learner.optimizer.param_groups),
-            report=report,
-        )
-        learner.read(figures, scale, preconditioned=preconditioned, reading=reading, pair=pair)
+        if pair is None and not isinstance(figures, Tensor):
+            learner.noise.pass_loss(figures, report)
+        else:
+            reading = Reading(
+                num_micro_batches=small_batches,
+                batch=batch,
+                samples_between=position.samples_between,
+                num_groups=len(learner.optimizer.param_groups),
+                report=report,
+            )
+            learner.read(figures, scale, preconditioned=preconditioned, reading=reading, pair=pair)
         factors, gain = learner.factors(scale=position.scale, progress=position.progress, samples=position.samples)
         if not frozen and not learner.update(factors, clip, closure):
             return Outcome(stepped=False, reason="the gradient scaler found an overflow")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from swell.core.events import Event
 from swell.core.protocols import Sink
 from swell.telemetry.log import EventLog
+from swell.telemetry.warning_log import WarningLog
 
 _LOGGER = logging.getLogger("swell")
 
@@ -20,6 +21,11 @@ class Fanout:
 
     def __init__(self, sinks: Iterable[Sink]) -> None:
         self._sinks = list(sinks)
+
+    @property
+    def shows_steps(self) -> bool:
+        """Whether any sink wants more than warnings."""
+        return any(not isinstance(sink, WarningLog) for sink in self._sinks)
 
     @property
     def sinks(self) -> tuple[Sink, ...]:

@@ -34,8 +34,8 @@ class Reporter:
 
     @property
     def heard(self) -> bool:
-        """Whether anybody listens, as far as is known before the first event."""
-        return self._sinks is None or bool(self._sinks.sinks)
+        """Whether anybody wants to know of steps, as far as is known before the first event."""
+        return self._sinks is None or self._sinks.shows_steps
 
     @property
     def latest(self) -> str:
