@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import swell
+from swell.core.events import EpochEnded
 from swell.errors import CheckpointError, LoopError
+from swell.telemetry import read_events
 from tests.job.scenario import Points, make_model, mean_loss
 from tests.workers import run_workers
 
@@ -68,6 +70,8 @@ def test_what_was_added_after_the_step_of_a_save_is_saved(tmp_path: Path, before
     for first, found in run_workers(after, train, str(tmp_path)):
         assert first == 1
         assert found == [{"before": N, "after": N}] * 2
+    ends = [event for event in read_events(tmp_path / "events.jsonl") if isinstance(event, EpochEnded)]
+    assert [event.metrics for event in ends] == [{"before": N, "after": N}] * 3  # also if the script has read them
 
 
 def test_an_evaluation_between_micro_batches_leaves_the_step_as_it_is() -> None:

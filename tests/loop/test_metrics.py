@@ -24,7 +24,7 @@ means = st.tuples(st.sampled_from(["loss", "score"]), st.integers(-9, 9), st.int
 entries: Any = sums | means
 additions = st.tuples(st.just("add"), entries)
 events = additions | st.tuples(
-    st.sampled_from(["begin", "commit", "commit", "drop", "read", "peek", "save", "aside"]), st.none()
+    st.sampled_from(["begin", "commit", "commit", "drop", "read", "peek", "epoch", "save", "aside"]), st.none()
 )
 
 
@@ -55,12 +55,14 @@ def test_any_history_gives_the_results_of_a_twin_that_keeps_every_value(history:
         elif event == "save":  # a checkpoint holds what was committed, and nothing of the step in progress
             saved, metrics = metrics.state_dict(), Metrics()
             metrics.load_state_dict(saved)
-            twin = KeptMetrics(committed=twin.committed)
+            twin = KeptMetrics(committed=twin.committed, epoch=twin.epoch)
         elif event == "aside":  # something else is counted meanwhile
             aside = metrics.set_aside()
             metrics.sum("meanwhile", 1)
             metrics.drop()
             metrics.put_back(aside)
+        elif event == "epoch":  # its results are those of the epoch alone, whatever was read in it
+            assert metrics.end_epoch() == pytest.approx(twin.end_epoch())
         else:
             results = metrics.results(reset=event == "read")
             assert results == pytest.approx(twin.results(reset=event == "read"))

@@ -9,11 +9,12 @@ Entry = tuple[str, float, float | None]  # name, value, weight; no weight in a p
 
 @dataclass
 class KeptMetrics:
-    """Lists of what was added: in the step in progress, after the latest one, and in committed steps."""
+    """Lists of what was added: in the step in progress, after the latest one, in committed steps, in this epoch."""
 
     pending: list[Entry] = field(default_factory=list)
     late: list[Entry] = field(default_factory=list)
     committed: list[Entry] = field(default_factory=list)
+    epoch: list[Entry] = field(default_factory=list)
     between: bool = False
 
     def add(self, entry: Entry) -> None:
@@ -21,6 +22,7 @@ class KeptMetrics:
 
     def commit(self) -> None:
         self.committed += [*self.pending, *self.late]
+        self.epoch += [*self.pending, *self.late]
         self.pending, self.late, self.between = [], [], True
 
     def drop(self) -> None:
@@ -30,6 +32,10 @@ class KeptMetrics:
         results = over(self.committed)
         if reset:
             self.committed = []
+        return results
+
+    def end_epoch(self) -> dict[str, float]:
+        results, self.epoch = over(self.epoch), []
         return results
 
 

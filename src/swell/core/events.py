@@ -154,7 +154,7 @@ class EpochEnded(Event, kind="epoch"):
     epoch: int
     samples: int  # committed in this epoch
     complete: bool
-    metrics: dict[str, float]
+    metrics: dict[str, float]  # of this epoch alone, whether or not the script has read them
     dropped: int = 0  # samples at the end that drop_last left out
 
 

@@ -284,7 +284,7 @@ class Committer:
                 epoch=ledger.epoch,
                 samples=ledger.cursor,
                 complete=complete,
-                metrics=state.metrics.results(reset=False),
+                metrics=state.metrics.end_epoch(),
                 dropped=0 if size is None else size - ledger.cursor,
             )
         )

@@ -29,7 +29,9 @@ class Metrics:
         self._late: dict[str, Tensor] = {}  # added after a step was committed, so no repeated step adds them again
         self._between = False  # whether a step was committed and the next one has not started
         self._summed: dict[str, Tensor] = {}  # both over all replicas, once they are exchanged
-        self._committed: dict[str, Tensor] = {}
+        self._committed: dict[str, Tensor] = {}  # and not read yet
+        self._before: dict[str, Tensor] = {}  # of these, what earlier epochs have added
+        self._read: dict[str, Tensor] = {}  # what this epoch has added and was read since
         self.muted = False  # True while values belong to nothing: a step that was given up, samples of other replicas
         self.samples = 1  # of the batch that the user holds; 1 outside loops over data
         self.reads = 0  # how often results were read and counting started again
@@ -122,22 +124,33 @@ class Metrics:
         if self._repeats > 0:
             self._repeats -= reset
             return dict(self._last_results)
-        results = {}
-        for name, entry in sorted(self._committed.items()):
-            total, weight = entry.tolist()
-            results[name] = total if weight == 0 else total / weight
+        results = {name: _value(entry) for name, entry in sorted(self._committed.items())}
         if reset:
+            self._read, self._before = self._of_epoch(), {}
             self._committed.clear()
             self.reads, self._last_results = self.reads + 1, dict(results)
         return results
+
+    def end_epoch(self) -> dict[str, float]:
+        """Everything that was committed in this epoch, whether it was read since or not; the next epoch begins."""
+        results = {name: _value(entry) for name, entry in sorted(self._of_epoch().items())}
+        self._read, self._before = {}, dict(self._committed)
+        return results
+
+    def _of_epoch(self) -> dict[str, Tensor]:
+        sums = dict(self._read)
+        for name, entry in self._committed.items():
+            before = self._before.get(name)
+            if entry is not before:
+                _add_to(sums, name, entry if before is None else entry - before.to(entry.device))
+        return sums
 
     def latest(self, name: str, *, since: int) -> float | None:
         """The value that waits to be read, or that of the last read if there was one after the first ``since``."""
         entry = self._committed.get(name)
         if entry is None:
             return self._last_results.get(name) if self.reads > since else None
-        total, weight = entry.tolist()
-        return total if weight == 0 else total / weight
+        return _value(entry)
 
     def repeat_reads(self, count: int) -> None:
         """Call after loading the state of a replica that had read results ``count`` times more than this one.
@@ -147,17 +160,34 @@ class Metrics:
         self._repeats = max(0, min(1, count))
 
     def state_dict(self) -> dict[str, Any]:
-        """The values that are committed and not yet read, and the last results."""
-        committed = {name: entry.tolist() for name, entry in self._committed.items()}
-        return {"committed": committed, "reads": self.reads, "read": dict(self._last_results)}
+        """The values that are committed and not yet read, those of this epoch, and the last results."""
+        return {
+            "committed": _as_lists(self._committed),
+            "epoch": _as_lists(self._of_epoch()),
+            "reads": self.reads,
+            "read": dict(self._last_results),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state; values that wait are forgotten."""
         for waiting in (self._pending, self._late, self._summed):
             waiting.clear()
-        committed = state["committed"]
-        self._committed = {name: torch.tensor(entry, dtype=torch.float64) for name, entry in committed.items()}
+        self._committed, self._read = _as_tensors(state["committed"]), _as_tensors(state.get("epoch", {}))
+        self._before = dict(self._committed)  # the rest of the epoch adds to what ``_read`` has of it
         self.reads, self._last_results, self._repeats = int(state["reads"]), dict(state["read"]), 0
+
+
+def _value(entry: Tensor) -> float:
+    total, weight = entry.tolist()
+    return total if weight == 0 else total / weight
+
+
+def _as_lists(sums: Mapping[str, Tensor]) -> dict[str, list[float]]:
+    return {name: entry.tolist() for name, entry in sums.items()}
+
+
+def _as_tensors(sums: Mapping[str, Sequence[float]]) -> dict[str, Tensor]:
+    return {name: torch.tensor(entry, dtype=torch.float64) for name, entry in sums.items()}
 
 
 def _add_to(sums: dict[str, Tensor], name: str, entry: Tensor) -> None:
