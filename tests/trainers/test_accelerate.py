@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 
 from swell.core.events import Saved
+from swell.errors import LoopError
 from swell.supervisor.control import ask
 from swell.telemetry import read_events
 from tests.supervisor.forked import ForkedRun
+from tests.trainers import tiny
 from tests.trainers.accelerate_worker import train
 from tests.trainers.test_transformers_elastic import wait_for
 from tests.trainers.test_transformers_equality import near
@@ -84,3 +87,27 @@ def test_save_state_in_the_loop_saves_the_run(tmp_path: Path) -> None:
     near(results[0], train({"samples": 100}))
     steps = [event.step for event in read_events(tmp_path / "run" / "events.jsonl") if isinstance(event, Saved)]
     assert steps[0] == 4  # asked for in the third step, and saved by all workers after the next
+
+
+@pytest.mark.parametrize(("accumulation", "by_hand", "steps"), [(2, 2, 6), (1, 2, 0), (4, 2, 3)])
+def test_a_loop_that_accumulates_by_hand_is_told_where_it_goes_past_a_step(
+    accumulation: int, by_hand: int, steps: int
+) -> None:
+    import torch
+    from torch.utils.data import DataLoader
+
+    from swell.accelerate import Accelerator
+
+    accelerator: Any = Accelerator(cpu=True, gradient_accumulation_steps=accumulation)
+    model: Any = tiny.Regression()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader: Any = DataLoader(tiny.numbers(50), batch_size=4)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    batches = (batch for _ in itertools.count() for batch in loader)
+    with pytest.raises(LoopError, match=r"optimizer\.step\(\) was not called after the last batch of a step"):
+        for _ in range(100):
+            for _ in range(by_hand):
+                accelerator.backward(model(**next(batches))["loss"])
+            optimizer.step()
+    assert accelerator.job.steps == steps
+    accelerator.end_training()

@@ -63,7 +63,8 @@ class TrainingLoader:
         if self._planner.through:
             raise LoopError(
                 f"every sample of epoch {self._state.ledger.epoch} was used already, so the loader would give nothing. "
-                "Go through it once in each turn of `for epoch in job.epochs(n)`, which begins the next epoch."
+                "Go through it once in each turn of `for epoch in job.epochs(n)`, or of job.until(steps=n) where the "
+                "loop counts steps; each turn begins the next epoch."
             )
         with self._steps.looping():
             self._planner.begin_pass()

@@ -64,8 +64,17 @@ class TrainingRun:
                 self._clips = []
                 yield batch
                 step = job.engine.steps.current
-                if step is not None and not step.ended and not step.taken and not step.is_last and step.backwards:
-                    job.step()  # a script that steps only where gradients are complete
+                if step is None or step.ended or step.taken or not step.backwards:
+                    continue
+                if step.is_last:
+                    raise LoopError(
+                        f"optimizer.step() was not called after the last batch of a step ({len(step.mine)} of "
+                        f"{step.mine[0].size} samples or fewer); expected it before the next batch. Call it after "
+                        "every accelerator.backward(loss), in `with accelerator.accumulate(model):`, and leave out a "
+                        "loop that accumulates by hand: gradient_accumulation_steps says how many batches a step has, "
+                        "and the last step of an epoch may have fewer. Nothing of this step was committed."
+                    )
+                job.step()  # a script that steps only where gradients are complete
         finally:
             self.training = False
 
