@@ -14,8 +14,9 @@ from swell.errors import CheckpointError, ConfigError
 _NEW_SHAPE, _KNOWN_SHAPE = 2, 1  # steps left out after a change of shape: they compile, or warm caches
 _LEAST = 3  # measured steps before a configuration has a summary
 _MOVED, _JITTER = 0.02, 0.1  # a summary is renewed when its median moved by 2 %, or by more than few steps scatter
-_REST = 16  # steps between two renewals, because the law of step times is fitted again after each; but at once while
-_SUDDEN = 1.25  # little was measured of a configuration, or if its median moved by this factor
+_REST = 16  # steps between two renewals at first, because the law of step times is fitted again after each; but at once
+_SUDDEN = 1.25  # while little was measured of a configuration, or if its median moved by this factor
+_PART = 64  # and later this part of all steps
 _TRIED, _USED = 512, 2048  # steps for which a configuration is remembered, if it was only tried, or used for a while
 _CHANGED = 1.5  # a machine slower or faster by this factor is another machine: its earlier times are forgotten
 _CONTRADICTED = 64  # steps for which times are remembered that contradict the present ones
@@ -100,9 +101,13 @@ class Profile:
     def _rests(self, entry: _Entry, step_s: float) -> bool:
         """Whether nothing can have changed that matters: much is known, and this step took about the usual time."""
         known = entry.summary
-        if known is None or known.count < self._window or self._steps - self._looked >= _REST:
+        if known is None or known.count < self._window or self._steps - self._looked >= self._rest:
             return False
         return known.step_s < step_s * _SUDDEN and step_s < known.step_s * _SUDDEN
+
+    @property
+    def _rest(self) -> int:
+        return max(_REST, self._steps // _PART)
 
     def summaries(self) -> tuple[StepSummary, ...]:
         """One summary per configuration with at least three measured steps, in order of configuration."""
@@ -117,7 +122,7 @@ class Profile:
             moved = abs(now / before.step_s - 1) > max(_MOVED, _JITTER / math.sqrt(before.count))
             grown = count >= min(4 * before.count, self._window) > before.count
             sudden = not 1 / _SUDDEN < now / before.step_s < _SUDDEN
-            soon = before.count < self._window or sudden or self._steps - self._renewed >= _REST
+            soon = before.count < self._window or sudden or self._steps - self._renewed >= self._rest
             if not ((moved or grown) and soon):
                 return
         replicas, nodes, micro_batch, accumulation = shape

@@ -22,17 +22,19 @@ def scaled(optimizer: Optimizer, factors: Sequence[Factors], clock: BiasClock) -
 
     Schedulers and the user read and write the base values between steps and never see a factor.
     """
-    base_values = [dict(group) for group in optimizer.param_groups]
+    base_values = [{key: group[key] for key in CHANGED if key in group} for group in optimizer.param_groups]
     try:
         for group, factor in zip(optimizer.param_groups, factors, strict=True):
             _apply(group, factor)
-        with clock.running(optimizer, [factor.beta_power for factor in factors]):
+        powers = [factor.beta_power for factor in factors]
+        if clock.idle and powers.count(1) == len(powers):
             yield
+        else:
+            with clock.running(optimizer, powers):
+                yield
     finally:
         for group, values in zip(optimizer.param_groups, base_values, strict=True):
-            for key in CHANGED:
-                if key in values:
-                    group[key] = values[key]
+            group.update(values)
 
 
 def _apply(group: dict[str, Any], factor: Factors) -> None:
@@ -70,9 +72,6 @@ class BiasClock:
     @contextmanager
     def running(self, optimizer: Optimizer, powers: Sequence[float]) -> Iterator[None]:
         """Show the optimizer effective step counts while the body steps it; count the step."""
-        if not self._power_sums and all([power == 1 for power in powers]):
-            yield
-            return
         replaced: list[tuple[dict[str, Any], Any]] = []  # a state and its step count
         for group, power in zip(optimizer.param_groups, powers, strict=True):
             if "betas" not in group:

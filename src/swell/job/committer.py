@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 from swell.core.events import BatchChanged, EpochEnded, GrowthTakenBack, Stepped, StepSkipped
 from swell.errors import LossError
@@ -67,7 +68,7 @@ class Committer:
     def record(self) -> StepRecord:
         """The record of the step under way."""
         if self._record is None:
-            self._record = StepRecord(self._stepped, nonfinite=self._nonfinite)
+            self._record = StepRecord(nonfinite=self._nonfinite)
         return self._record
 
     def updated(self, step: StepInProgress, chosen: Chosen, number: int, outcome: Outcome) -> None:
@@ -126,8 +127,10 @@ class Committer:
             for learner in state.learners:
                 if learner.schedule is not None:
                     learner.schedule.advance(progress)
-        if self._reporter.heard or pace.follows_noise or peers.elastic:
+        if self._reporter.heard or peers.elastic:
             self._report(step, self._latest)
+        elif pace.follows_noise:
+            self._watch_growth(step)
         else:
             self._record = None  # it still looks at the loss when that arrives
         self._after_commit(pace.step)
@@ -150,14 +153,11 @@ class Committer:
         )
 
     def _report(self, step: StepInProgress, duration: Duration) -> None:
+        """Log the step as soon as its loss is there too."""
         state, plan = self._state, step.plan
         pace, marks, ledger, noise = state.pace, state.marks, state.ledger, state.noise
-        if self._record is None:  # the first optimizer did not step, or had stepped before the step was done again
-            self.record().set_loss(None)
-        record, self._record = self.record(), None
-        record.set_committed(
-            duration,
-            pace.batch,
+        batch = pace.batch  # as it was chosen; the last step of an epoch may have had fewer samples
+        facts: dict[str, Any] = dict(
             step=pace.step,
             epoch=ledger.epoch,
             samples=ledger.samples,
@@ -178,15 +178,30 @@ class Committer:
             measured=step.measured or step.paired,
         )
 
-    def _stepped(self, event: Stepped, batch: int) -> None:
-        """All is known of a step, its loss too: log it, and take a growth back that has raised the loss."""
-        self._emit(event)
-        if not self._state.pace.follows_noise:  # the user chose the batches
-            return
-        growth = self._state.growth
-        rise = growth.see(batch=batch, loss=event.loss, samples=event.samples, replicas=event.replicas)
+        def tell(loss: float | None) -> None:
+            event = Stepped(time=time.time(), loss=loss, step_s=duration.seconds, **facts)
+            self._emit(event)
+            if pace.follows_noise:  # otherwise the user chose the batches
+                self._see_loss(loss, batch=batch, step=event.step, samples=event.samples, replicas=event.replicas)
+
+        self._take_record().set_committed(tell)
+
+    def _watch_growth(self, step: StepInProgress) -> None:
+        """Nobody listens, but a growth that raises the loss is taken back."""
+        pace = self._state.pace
+        facts = {"batch": pace.batch, "step": pace.step, "samples": self._state.samples}
+        self._take_record().set_committed(lambda loss: self._see_loss(loss, replicas=step.plan.replicas, **facts))
+
+    def _take_record(self) -> StepRecord:
+        if self._record is None:  # the first optimizer did not step, or had stepped before the step was done again
+            self.record().set_loss(None)
+        record, self._record = self.record(), None
+        return record
+
+    def _see_loss(self, loss: float | None, *, batch: int, step: int, samples: int, replicas: int) -> None:
+        rise = self._state.growth.see(batch=batch, loss=loss, samples=samples, replicas=replicas)
         if rise is not None:
-            self._emit(GrowthTakenBack(time=time.time(), step=event.step, **asdict(rise)))
+            self._emit(GrowthTakenBack(time=time.time(), step=step, **asdict(rise)))
 
     def skip(self, step: StepInProgress, outcome: Outcome) -> None:
         """The update was not made: the samples come again, or are passed over."""

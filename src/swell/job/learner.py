@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from swell.core.protocols import Collective, Rule
-from swell.core.types import Factors, ScaleState
+from swell.core.types import Factors, NoiseEstimate, ScaleState
 from swell.errors import ConfigError, LoopError
 from swell.gradients.factors import BiasClock, scaled
 from swell.gradients.gradient_sum import DENSE, GradientSum
@@ -30,6 +30,16 @@ from swell.rules.worth import worth_power
 Clip = float | Callable[[list[Tensor]], Any]
 _UNCHANGED = Factors()
 HYPER_PARAMETERS = (int, float, bool, str, type(None), tuple, list)
+
+
+class _LatestFactors(NamedTuple):
+    """What a rule made of the step before, and all that it looked at."""
+
+    scale: float = 0.0
+    plain: NoiseEstimate | None = None
+    metric: NoiseEstimate | None = None
+    factors: tuple[Factors, ...] = ()
+    gain: float = 1.0
 
 
 class Learner:
@@ -61,7 +71,8 @@ class Learner:
             )
         self.pairs = None if half is None else GradientPairs(self.gradients, half)
         self._by_metric = needs_preconditioned(rule)
-        self._unchanged_at_base = unchanged_at_base(rule)
+        self._by_noise_alone = unchanged_at_base(rule)  # such a rule looks at the scale and the noise, at nothing else
+        self._latest = _LatestFactors()
         self.worth_power = worth_power(rule)  # asked once, because the check is slow
         self._base_batch = base_batch
         self.noise = GradientNoise(base_batch=base_batch, by_metric=self._by_metric, exact=exact)
@@ -255,10 +266,15 @@ class Learner:
 
     def factors(self, *, scale: float, progress: float, samples: int) -> tuple[tuple[Factors, ...], float]:
         """What the rule makes of a step: the factors of each parameter group, and the step's worth."""
-        if scale == 1 and self._unchanged_at_base:
+        if scale == 1 and self._by_noise_alone:
             return (_UNCHANGED,) * len(self.optimizer.param_groups), 1.0
+        plain, metric, latest = self.noise.plain.estimate(), self.noise.metric.estimate(), self._latest
+        if self._by_noise_alone and scale == latest.scale and plain is latest.plain and metric is latest.metric:
+            return latest.factors, latest.gain
         groups, total = self.states(scale=scale, progress=progress, samples=samples)
-        return tuple([self.rule.factors(state) for state in groups]), self.rule.gain(total)
+        factors, gain = tuple([self.rule.factors(state) for state in groups]), self.rule.gain(total)
+        self._latest = _LatestFactors(scale, plain, metric, factors, gain)
+        return factors, gain
 
     def update(self, factors: Sequence[Factors], clip: Clip | None, closure: Callable[[], Any] | None) -> bool:
         """Clip, then step with the factors; False if the scaler found an overflow and skipped."""
