@@ -65,6 +65,16 @@ class MetricRule(Protocol):
 
 
 @runtime_checkable
+class SecondMomentRule(Protocol):
+    """A rule that says what becomes of Adam's second moment when the batch changes."""
+
+    @property
+    def second_moment(self) -> str:
+        """``"follow"`` if it is carried over to the new batch, anything else if it is left alone."""
+        ...
+
+
+@runtime_checkable
 class WorthRule(Protocol):
     """A rule that names the law by which it counts a step: scale^(1 - power) times gain^power base steps."""
 

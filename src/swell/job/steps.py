@@ -456,5 +456,6 @@ def _position(state: RunState, chosen: Chosen | None, step: StepInProgress) -> P
         progress=pace.progress,
         samples=samples,
         samples_between=samples - state.marks.measured_at + step.plan.global_batch,
+        batch=chosen.batch,
         step=pace.step,
     )

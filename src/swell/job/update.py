@@ -26,6 +26,7 @@ class Position(NamedTuple):
     progress: float
     samples: int
     samples_between: int  # since the last measured step, this one included
+    batch: int  # what the policy chose; the last step of an epoch may have fewer samples
     step: int = 0
 
 
@@ -152,6 +153,8 @@ class Updater:
             )
             learner.read(figures, scale, preconditioned=preconditioned, reading=reading, pair=pair)
         factors, gain = learner.factors(scale=position.scale, progress=position.progress, samples=position.samples)
+        if not frozen:
+            learner.follow_batch(position.batch)
         if not frozen and not learner.update(factors, clip, closure):
             return Outcome(stepped=False, reason="the gradient scaler found an overflow")
         if sending is not None:

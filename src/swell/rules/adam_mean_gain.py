@@ -27,6 +27,9 @@ class AdamMeanGain:
     ``betas="follow"`` raises them to the worth of the step, so that Adam's own averages forget at the pace of the base
     run, as in :class:`AdamSDE`. That helps where rare features need it (embeddings), and harms elsewhere.
 
+    By itself √v would have the size that belongs to a new batch only after a thousand steps. So it is carried over when
+    the batch changes (:func:`swell.gradients.second_moment.follow_batch`). ``second_moment="keep"`` leaves it alone.
+
     >>> from swell.core.types import Moments
     >>> state = ScaleState(scale=4.0, base_batch=32, preconditioned=Moments(signal=1.0, noise=0.0))
     >>> AdamMeanGain().factors(state).lr, AdamMeanGain().gain(state)
@@ -36,11 +39,14 @@ class AdamMeanGain:
     worth_power: ClassVar[float] = 0.5
     metric: Literal["preconditioned", "plain"] = "preconditioned"
     betas: Literal["follow", "keep"] = "keep"
+    second_moment: Literal["follow", "keep"] = "follow"
 
     def __post_init__(self) -> None:
         AdamScale(metric=self.metric)  # raises if the metric is not known
-        if self.betas not in ("keep", "follow"):
-            raise ConfigError(f"betas is {self.betas!r}; expected 'keep' or 'follow'. Leave it out for 'keep'.")
+        for name, default in (("betas", "keep"), ("second_moment", "follow")):
+            value = getattr(self, name)
+            if value not in ("keep", "follow"):
+                raise ConfigError(f"{name} is {value!r}; expected 'keep' or 'follow'. Leave it out for {default!r}.")
 
     def factors(self, state: ScaleState) -> Factors:
         power = self.gain(state) if self.betas == "follow" else 1.0

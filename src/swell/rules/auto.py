@@ -134,7 +134,7 @@ def auto(optimizer_name: str) -> Rule:
     >>> auto("SGD")
     MeanGain()
     >>> auto("AdamW")
-    KeepDecayTime(rule=AdamMeanGain(metric='preconditioned', betas='keep'))
+    KeepDecayTime(rule=AdamMeanGain(metric='preconditioned', betas='keep', second_moment='follow'))
     """
     return choice(optimizer_name).rule
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swell.core.protocols import MetricRule, Rule, WrappingRule
+from swell.core.protocols import MetricRule, Rule, SecondMomentRule, WrappingRule
 from swell.rules.legw import LEGW
 from swell.rules.user import UserRule
 
@@ -20,6 +20,17 @@ def needs_preconditioned(rule: Rule) -> bool:
     """
     inner = _innermost(rule)
     return isinstance(inner, MetricRule) and inner.metric == "preconditioned"
+
+
+def carries_second_moment(rule: Rule) -> bool:
+    """Whether a rule wants Adam's second moment carried over when the batch changes.
+
+    >>> from swell.rules import AdamMeanGain, KeepDecayTime, Root
+    >>> carries_second_moment(KeepDecayTime(rule=AdamMeanGain())), carries_second_moment(Root())
+    (True, False)
+    """
+    inner = _innermost(rule)
+    return isinstance(inner, SecondMomentRule) and inner.second_moment == "follow"
 
 
 def may_use_moments_at_base(rule: Rule) -> bool:

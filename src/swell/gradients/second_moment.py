@@ -1,0 +1,53 @@
+"""Adam's second moment after a change of the batch: what it would be had every step had the new one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from swell.gradients.placement import local
+from swell.rules.metric import WARM_UP_STEPS
+
+_SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq")  # the latter of AMSGrad
+
+
+@torch.no_grad()
+def follow_batch(optimizer: Optimizer, *, before: int, after: int) -> None:
+    r"""Carry the second moments of Adam and its kin over from one batch to another, element by element.
+
+    .. math:: v' = m^2 + (v - m^2) \, B / B'
+
+    A second moment v is the mean of squared gradients: signal and noise, and the noise goes with 1 / batch. Left alone
+    it forgets the old batch in 1 / (1 - beta2) steps, a thousand by default, and until then steps are too small after a
+    growth. The first moment m tells the signal, with a small part of the noise (a twentieth at beta1 = 0.9), so the
+    result is a little too large after a growth. Where m^2 is above v nothing is changed. Both are corrected for their
+    bias. Going there and back changes nothing.
+
+    An optimizer with other states, or with second moments of whole blocks, is left alone.
+    """
+    share = before / after
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter) or {}
+            if "betas" not in group or float(state.get("step", 0)) < WARM_UP_STEPS:
+                continue
+            for key in _SECOND_MOMENTS:
+                if _are_alike(state.get("exp_avg"), state.get(key)):
+                    first, second = (1 - float(beta) ** float(state["step"]) for beta in group["betas"])
+                    _carry_over(local(state["exp_avg"]), local(state[key]), share, weight=second / first**2)
+
+
+def _carry_over(first: Tensor, second: Tensor, share: float, *, weight: float) -> None:
+    signal = first.square().mul_(weight)
+    second.add_((second - signal).clamp_(min=0), alpha=share - 1)
+
+
+def _are_alike(first: Any, second: Any) -> bool:
+    """Whether both are plain tensors of numbers for the same elements; not where they are quantised or of blocks."""
+    if not (isinstance(first, Tensor) and isinstance(second, Tensor)):
+        return False
+    plain = type(local(first)) is Tensor and type(local(second)) is Tensor
+    return plain and first.shape == second.shape and first.is_floating_point() and second.is_floating_point()
