@@ -115,3 +115,10 @@ def test_second_moments_of_few_steps_of_blocks_or_quantised_are_left_alone(key: 
     before = state["exp_avg_sq"].clone()
     follow_batch(optimizer, before=8, after=64)
     assert torch.equal(state["exp_avg_sq"], before)
+
+
+def test_three_betas_mean_something_else() -> None:
+    optimizer = with_state([0.1], [1.0], steps=50)
+    optimizer.param_groups[0]["betas"] = (0.98, 0.92, 0.99)  # Adan's
+    follow_batch(optimizer, before=8, after=64)
+    assert second_moment(optimizer) == [1.0]

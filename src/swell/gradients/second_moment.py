@@ -30,13 +30,17 @@ def follow_batch(optimizer: Optimizer, *, before: int, after: int) -> None:
     """
     share = before / after
     for group in optimizer.param_groups:
+        betas = [float(beta) for beta in group.get("betas", ())]
+        if len(betas) != 2:
+            continue
         for parameter in group["params"]:
             state = optimizer.state.get(parameter) or {}
-            if "betas" not in group or float(state.get("step", 0)) < WARM_UP_STEPS:
+            steps = float(state.get("step", 0))
+            if steps < WARM_UP_STEPS:
                 continue
+            first, second = (1 - beta**steps for beta in betas)
             for key in _SECOND_MOMENTS:
                 if _are_alike(state.get("exp_avg"), state.get(key)):
-                    first, second = (1 - float(beta) ** float(state["step"]) for beta in group["betas"])
                     _carry_over(local(state["exp_avg"]), local(state[key]), share, weight=second / first**2)
 
 
