@@ -14,6 +14,21 @@ from swell.rules.metric import WARM_UP_STEPS
 _SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq")  # the latter of AMSGrad
 
 
+class SecondMoment:
+    """The second moment of an optimizer that is ``carried`` over from batch to batch, or left alone."""
+
+    def __init__(self, optimizer: Optimizer, *, carried: bool) -> None:
+        self._optimizer, self._carried = optimizer, carried
+        self.batch: int | None = None  # that it belongs to; None before the first update
+
+    def follow(self, batch: int) -> None:
+        """An update at this global batch is next."""
+        if batch != self.batch:
+            if self.batch is not None and self._carried:
+                follow_batch(self._optimizer, before=self.batch, after=batch)
+            self.batch = batch
+
+
 @torch.no_grad()
 def follow_batch(optimizer: Optimizer, *, before: int, after: int) -> None:
     r"""Carry the second moments of Adam and its kin over from one batch to another, element by element.

@@ -16,7 +16,7 @@ from swell.gradients.factors import BiasClock, scaled
 from swell.gradients.gradient_sum import DENSE, GradientSum
 from swell.gradients.overlap import Pass
 from swell.gradients.pairs import GradientPairs
-from swell.gradients.second_moment import follow_batch
+from swell.gradients.second_moment import SecondMoment
 from swell.gradients.sharded import ShardedGradients, sharded_modules
 from swell.job.early_exchange import EarlyExchange
 from swell.job.gradient_noise import GradientNoise, Reading
@@ -74,8 +74,7 @@ class Learner:
         self._by_metric = needs_preconditioned(rule)
         self._by_noise_alone = unchanged_at_base(rule)  # such a rule looks at the scale and the noise, at nothing else
         self._latest = _LatestFactors()
-        self._carries_moment = carries_second_moment(rule)
-        self._batch: int | None = None  # that the optimizer's second moment belongs to; None before the first step
+        self.second_moment = SecondMoment(optimizer, carried=carries_second_moment(rule))
         self.worth_power = worth_power(rule)  # asked once, because the check is slow
         self._base_batch = base_batch
         self.noise = GradientNoise(base_batch=base_batch, by_metric=self._by_metric, exact=exact)
@@ -279,14 +278,6 @@ class Learner:
         self._latest = _LatestFactors(scale, plain, metric, factors, gain)
         return factors, gain
 
-    def follow_batch(self, batch: int) -> None:
-        """An update at this global batch is next: Adam's second moment becomes what it would be there."""
-        if batch != self._batch:
-            if self._batch is not None and self._carries_moment:
-                follow_batch(self.optimizer, before=self._batch, after=batch)
-                self.gradients.preconditioner.refresh()
-            self._batch = batch
-
     def update(self, factors: Sequence[Factors], clip: Clip | None, closure: Callable[[], Any] | None) -> bool:
         """Clip, then step with the factors; False if the scaler found an overflow and skipped."""
         if clip is not None:
@@ -353,7 +344,7 @@ class Learner:
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             **self.noise.state_dict(),
             "clock": self._clock.state_dict(self.gradients.parameters),
-            "batch": self._batch,
+            "batch": self.second_moment.batch,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -373,7 +364,7 @@ class Learner:
             self.scaler.load_state_dict(state["scaler"])
         self.noise.load_state_dict(state)
         self._clock.load_state_dict(state["clock"], self.gradients.parameters)
-        self._batch = state.get("batch")
+        self.second_moment.batch = state.get("batch")
         given = state.get("given", self.settings)
         if self.takes_script_settings:
             take_settings(self.optimizer, self.schedule, now=self.settings, before=given)

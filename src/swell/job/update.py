@@ -154,7 +154,7 @@ class Updater:
             learner.read(figures, scale, preconditioned=preconditioned, reading=reading, pair=pair)
         factors, gain = learner.factors(scale=position.scale, progress=position.progress, samples=position.samples)
         if not frozen:
-            learner.follow_batch(position.batch)
+            learner.second_moment.follow(position.batch)
         if not frozen and not learner.update(factors, clip, closure):
             return Outcome(stepped=False, reason="the gradient scaler found an overflow")
         if sending is not None:
