@@ -3,7 +3,14 @@
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportArgumentType=false
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +22,10 @@ from torch.utils.data import DataLoader
 import swell.lightning
 from swell.errors import ConfigError
 from tests.lightning.scenario import data, loss_of, make_module, train_with_lightning
+from tests.supervisor.supervised import SupervisedRun
 from tests.workers import run_processes
 
+SCRIPT = Path(__file__).parent / "validation_script.py"
 BATCHES = 3  # of the validation data: 20 samples in batches of 7, 7 and 6
 
 
@@ -202,6 +211,7 @@ def test_an_unknown_way_to_validate_is_refused() -> None:
 def shuffled() -> list[list[int]]:
     class Seen(type(make_module())):
         def validation_step(self, batch: Any, batch_idx: int) -> None:
+            super().validation_step(batch, batch_idx)
             self.numbers = [*getattr(self, "numbers", []), len(batch[0])]
 
     import lightning
@@ -218,3 +228,47 @@ def shuffled() -> list[list[int]]:
 @pytest.mark.distributed
 def test_a_loader_that_shuffles_is_read_whole() -> None:
     assert run_processes(2, shuffled, timeout_s=200) == [[7, 7, 6]] * 2
+
+
+def figures_of(folder: Path) -> dict[int, list[dict[str, float]]]:
+    """What every worker has found at each step."""
+    rows: dict[int, list[dict[str, float]]] = {}
+    for line in (folder / "figures.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        rows.setdefault(row["step"], []).append(row)
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("validation", ["whole", "split"])
+def test_a_worker_that_is_lost_and_one_that_joins_in_a_validation_change_no_figure(
+    tmp_path: Path, validation: str
+) -> None:
+    alone, moved = tmp_path / "alone", tmp_path / "moved"
+    alone.mkdir()
+    moved.mkdir()
+    done = subprocess.run([sys.executable, str(SCRIPT), str(alone), "whole"], timeout=300, check=False)
+    assert done.returncode == 0
+    (moved / "wait").touch()
+    with SupervisedRun.of(moved, "--workers", "3", str(SCRIPT), str(moved), validation) as run:
+        run.wait_for(lambda: len(list(moved.glob("validates-*"))) == 3, timeout_s=200)
+        members = {worker["pid"]: worker["member"] for worker in run.status()["workers"]}
+        os.kill(max(members, key=lambda pid: members[pid]), signal.SIGKILL)
+        run.wait_for(lambda: len(list(moved.glob("fits-*"))) == 4, timeout_s=200)
+        time.sleep(3)  # the one that was started for it waits to join
+        (moved / "go").touch()
+        assert run.end(timeout_s=300) == 0, run.terminal()
+    assert len(list(moved.glob("fits-*"))) == 4, run.terminal()
+    expected, found = figures_of(alone), figures_of(moved)
+    assert expected.keys() == found.keys() == {6, 12, 18, 24}
+    for step, rows in found.items():
+        assert len(rows) == (2 if step == 12 else 3)
+        for row in rows:
+            assert row["validation"] == pytest.approx(expected[step][0]["validation"], rel=1e-12)
+            assert row["error"] == pytest.approx(expected[step][0]["error"], rel=1e-6)
+        if validation == "split":
+            assert sum(row["batches"] for row in rows) == (12 if step == 12 else 6)
+    assert json.loads((moved / "weights.json").read_text()) == pytest.approx(
+        json.loads((alone / "weights.json").read_text()), rel=1e-12
+    )

@@ -43,10 +43,7 @@ class Sharing:
         return self._once(lambda place: self._collect(value, place))
 
     def gather_parts(self, value: Value) -> list[Value] | None:
-        """As ``gather``, for parts of one whole: None where a replica was lost first, and its part with it.
-
-        It is not tried again in the new world, because replicas that join there begin with a step.
-        """
+        """As ``gather``, for parts of one whole: None on every replica where one was lost, and its part with it."""
         self._require_between_steps()
         place = self._next_place()
         if place not in self._state.shared:

@@ -51,7 +51,6 @@ class TrainerStrategy(Replica, SingleDeviceStrategy):
         self._loops: Loops | None = None
         self._passes: Passes | None = None
         self._validation: SplitValidation | None = None
-        self._generation = -1  # of the world in which the latest step was made
 
     @property
     def _trainer(self) -> Trainer:
@@ -168,7 +167,6 @@ class TrainerStrategy(Replica, SingleDeviceStrategy):
                 "Return a loss of 0 that depends on the model: 0.0 * output.sum()."
             )
         stepped = self.job.step(clip=self._before_step)
-        self._generation = self.job.engine.peers.generation
         self._tell_rank()
         self._passes.finish_batch(stepped=stepped)
         return result
@@ -204,8 +202,7 @@ class TrainerStrategy(Replica, SingleDeviceStrategy):
 
     def broadcast(self, obj: Value, src: int = 0) -> Value:
         """The first worker's value where all workers ask for it together; elsewhere this worker's own."""
-        values = self.job.engine.sharing.gather_parts(obj) if self._together else None
-        return obj if values is None else values[0]
+        return self.job.share(lambda: obj) if self._together else obj
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
         """The first worker's decision: to stop early, or to save."""
@@ -213,13 +210,8 @@ class TrainerStrategy(Replica, SingleDeviceStrategy):
 
     @property
     def _together(self) -> bool:
-        """Whether every worker is at this place of the run: between two steps in which all of them had samples.
-
-        Not in a world that was formed since the latest step: a worker that joined it begins with the next one.
-        """
+        """Whether every worker is at this place of the run: between two steps in which all of them had samples."""
         if not self._run.begun or not self.job.engine.planner.in_turn or self.job.replicas == 1:
-            return False
-        if self.job.engine.peers.generation != self._generation:
             return False
         step = self.job.engine.steps.current
         return step is not None and step.ended and not step.abandoned and bool(min(map(len, step.plan.shares)))

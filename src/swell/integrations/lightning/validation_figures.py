@@ -36,15 +36,15 @@ class ValidationFigures:
         return {"refusal": refusal, "logged": logged, "metrics": metrics}
 
     def _refusal(self, name: str) -> str:
-        if self._held[name]:
-            return (
-                f"the metric {name} held values when the validation began; expected it empty, because every worker's "
-                f"values would be counted. Call reset() at the end of a validation, or log the metric itself."
-            )
         if not can_join(self._metrics[name]):
             return (
                 f"the metric {name} is a {type(self._metrics[name]).__name__}, whose parts do not give the whole; "
                 f"expected states that are summed, compared or joined. {WHOLE}."
+            )
+        if self._held[name]:
+            return (
+                f"the metric {name} held values when the validation began; expected it empty, because every worker's "
+                f"values would be counted. Call reset() at the end of a validation, or log the metric itself."
             )
         return ""
 
