@@ -6,9 +6,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torchmetrics
 from torch import Tensor, nn
-from torchmetrics import Metric
+from torchmetrics import Metric, SumMetric
 from torchmetrics.utilities.data import dim_zero_cat, dim_zero_mean
+
+from swell.errors import DependencyError
+
+TESTED = "1.9.0"
+_NAMES = ("_reductions", "_computed", "distributed_available_fn", "update_count", "sync", "unsync")
+
+
+def require_known_release() -> None:
+    """Raise ``DependencyError`` where torchmetrics has moved what is used here."""
+    metric = SumMetric()
+    missing = [name for name in _NAMES if not hasattr(metric, name)]
+    if missing:
+        raise DependencyError(
+            f"torchmetrics {torchmetrics.__version__} has no {', '.join(missing)} in its metrics; expected them as in "
+            f"{TESTED}. Run pip install torchmetrics=={TESTED}, or give swell.lightning.Strategy(validation='whole')."
+        )
 
 
 def metrics_of(module: nn.Module) -> dict[str, Metric]:
@@ -26,9 +43,9 @@ def can_join(metric: Metric) -> bool:
 
     A list that is joined end to end can have any length.
     """
-    lists = [name for name, value in metric.metric_state.items() if isinstance(value, list)]
-    reductions = metric._reductions
-    return dim_zero_mean not in reductions.values() and all(reductions[name] is dim_zero_cat for name in lists)
+    lists = [name for name in metric._reductions if isinstance(getattr(metric, name), list)]
+    joined = all(metric._reductions[name] is dim_zero_cat for name in lists)
+    return joined and dim_zero_mean not in metric._reductions.values()
 
 
 def captured(metric: Metric) -> list[Tensor]:
@@ -53,7 +70,7 @@ def join(metric: Metric, parts: Sequence[Sequence[Tensor]]) -> None:
         return [part for part in column if part.numel()] or column[:1]
 
     metric.sync(dist_sync_fn=take, distributed_available=_together)
-    joined = dict(metric.metric_state)
+    joined = {name: getattr(metric, name) for name in metric._reductions}
     metric.unsync()
     for name, value in joined.items():
         setattr(metric, name, [value] if isinstance(getattr(metric, name), list) else value)

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from swell.errors import ConfigError
 from swell.integrations.lightning.callback_states import CallbackStates
 from swell.integrations.lightning.loops import LoggedFigures, Loops, run_before_step
-from swell.integrations.lightning.metric_states import keep_local, metrics_of
+from swell.integrations.lightning.metric_states import keep_local, metrics_of, require_known_release
 from swell.integrations.lightning.passes import Passes
 from swell.integrations.lightning.refusals import (
     check_optimizers,
@@ -99,6 +99,7 @@ class TrainerStrategy(Replica, SingleDeviceStrategy):
         fits = trainer.state.fn == TrainerFn.FITTING and trainer.limit_val_batches == 1.0
         if self._validation_mode == "whole" or not fits or not can_split(loader):
             return loader
+        require_known_release()
 
         def together() -> Job | None:
             return self.job if self._together and len(trainer.num_val_batches) == 1 else None
