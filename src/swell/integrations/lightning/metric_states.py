@@ -13,18 +13,20 @@ from torchmetrics.utilities.data import dim_zero_cat, dim_zero_mean
 
 from swell.errors import DependencyError
 
-TESTED = "1.9.0"
+OLDEST, TESTED = (1, 8), "1.9.0"  # before, states of PearsonCorrCoef with different numbers of updates did not fit
 _NAMES = ("_reductions", "_computed", "distributed_available_fn", "update_count", "sync", "unsync")
 
 
 def require_known_release() -> None:
-    """Raise ``DependencyError`` where torchmetrics has moved what is used here."""
-    metric = SumMetric()
+    """Raise ``DependencyError`` where torchmetrics is older than what joins states right, or has moved what is used."""
+    version, metric = torchmetrics.__version__, SumMetric()
+    release = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     missing = [name for name in _NAMES if not hasattr(metric, name)]
-    if missing:
+    if release < OLDEST or missing:
+        lacks = f", whose metrics have no {', '.join(missing)}" if missing else ""
         raise DependencyError(
-            f"torchmetrics {torchmetrics.__version__} has no {', '.join(missing)} in its metrics; expected them as in "
-            f"{TESTED}. Run pip install torchmetrics=={TESTED}, or give swell.lightning.Strategy(validation='whole')."
+            f"torchmetrics is {version}{lacks}; expected {'.'.join(map(str, OLDEST))} or newer, which joins metrics as "
+            f"{TESTED} does. Run pip install torchmetrics=={TESTED}, or leave validation='split' out."
         )
 
 
