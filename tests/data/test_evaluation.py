@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import IterableDataset, TensorDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
 
-from swell.data.evaluation import evaluation_loader, share
+from swell.data.evaluation import batches_of, evaluation_loader, share
 from swell.errors import ConfigError
 
 
@@ -36,6 +36,14 @@ def read(loader: Any) -> list[int]:
 SIZES = st.integers(0, 60)
 REPLICAS = st.integers(1, 7)
 BATCHES = st.integers(1, 20)
+
+
+@given(n=SIZES, replicas=REPLICAS, batch_size=BATCHES, drop_last=st.booleans())
+def test_runs_of_batches_are_the_loaders_own_batches(n: int, replicas: int, batch_size: int, drop_last: bool) -> None:
+    loader: Any = DataLoader(range(n), batch_size=batch_size, drop_last=drop_last)  # type: ignore[arg-type]
+    runs = [share(len(loader), rank=rank, replicas=replicas) for rank in range(replicas)]
+    found = [batch.tolist() for run in runs if run for batch in batches_of(loader, run)]
+    assert found == [batch.tolist() for batch in loader]
 
 
 @given(n=SIZES, replicas=REPLICAS, batch_size=BATCHES)

@@ -90,6 +90,31 @@ def test_every_replica_gets_what_the_first_one_computed(world: int) -> None:
             torch.testing.assert_close(one, other)
 
 
+def parts(collective: Any) -> list[Any]:
+    job = swell.Job(batch=8, micro=2, rule="constant", progress=False)
+    model = make_model()
+    job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.05))
+    loader = job.loader(Rollouts())
+    gathered: list[Any] = []
+    for _ in job.epochs(1):
+        for x, y, _ in loader:
+            job.backward(mean_loss(model, x, y))
+            if job.step():
+                part = {"rank": collective.rank, "values": torch.full((collective.rank + 1,), job.steps)}
+                gathered.append(job.engine.sharing.gather_parts(part))
+    job.close()
+    return gathered
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_every_replica_gets_the_parts_of_all_in_their_order(world: int) -> None:
+    for gathered in run_workers(world, parts):
+        assert [[part["rank"] for part in each] for each in gathered] == [list(range(world))] * 3
+        for step, each in enumerate(gathered, start=1):
+            assert [part["values"].tolist() for part in each] == [[step] * (rank + 1) for rank in range(world)]
+
+
 @pytest.mark.distributed
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
 def test_a_run_resumed_in_an_epoch_trains_on_what_was_shared_in_it(before: int, after: int, tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 
 import lightning
 import pytest
+import torch
 from lightning.fabric.strategies import SingleDeviceStrategy as FabricBase
 from lightning.pytorch.strategies import SingleDeviceStrategy as TrainerBase
 
 import swell.lightning
 from swell.errors import DependencyError
-from swell.integrations.lightning import loops
+from swell.integrations.lightning import loops, metric_states
 from swell.integrations.lightning.replica import Replica
 from swell.integrations.lightning.strategy import DIFFERENT
 
@@ -41,8 +42,33 @@ def test_a_name_that_is_gone_is_named_with_the_way_out(monkeypatch: pytest.Monke
         loops.Loops(trainer())
 
 
+def test_every_private_name_of_torchmetrics_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    metric_states.require_known_release()
+    monkeypatch.setattr(metric_states, "_NAMES", ("_gone",))
+    with pytest.raises(DependencyError, match=r"torchmetrics is .* no _gone; expected 1.8 or newer.*pip install"):
+        metric_states.require_known_release()
+
+
+def test_a_logged_figure_has_what_is_read_of_it() -> None:
+    fitted = trainer()
+    loop = fitted.fit_loop.epoch_loop.val_loop
+    loop._results.log("validation_step", "loss", torch.tensor(3.0), batch_size=4)
+    logged = loops.LoggedFigures(fitted)
+    (sums,) = logged.captured().values()
+    assert [float(each) for each in sums] == [12.0, 4.0] and logged.values() == {"loss": 3.0}
+    logged.join(
+        [
+            {"validation_step.loss": [torch.tensor(12.0), torch.tensor(4)]},
+            {"validation_step.loss": [torch.tensor(1.0), torch.tensor(1)]},
+        ]
+    )
+    assert logged.values() == {"loss": pytest.approx(13 / 5)}
+
+
 def test_private_names_of_lightning_are_touched_in_one_file_only() -> None:
-    names = re.compile(r"\b(?:trainer|fit_loop|epoch_loop|plugin|precision_plugin|_trainer|module)\._[a-z]\w*")
+    names = re.compile(
+        r"\b(?:trainer|fit_loop|epoch_loop|plugin|precision_plugin|_trainer|module|val_loop|each)\._[a-z]\w*"
+    )
     found = {path.name: names.findall(path.read_text()) for path in PACKAGE.glob("*.py")}
     assert {name for name, touched in found.items() if touched} == {"loops.py"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-PURE = ("test_missing.py", "test_record.py")
+PURE = ("test_missing.py", "test_record.py", "test_releases.py")
 
 collect_ignore: list[str] = []
 if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("lightning") is None:

@@ -3,6 +3,7 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import pytest
 import torch
 import transformers
 from peft import LoraConfig, get_peft_model
+from torch._dynamo.utils import counters
 
 import swell
 from swell.errors import ConfigError, DependencyError, LoopError
 from swell.integrations.transformers import releases
 from swell.transformers import Elastic, Figures, Trainer
 from tests.trainers import tiny
-from tests.trainers.transformers_worker import ARGUMENTS, mean_prediction
+from tests.trainers.transformers_worker import ARGUMENTS, mean_prediction, train
+from tests.workers import run_processes
 
 
 def arguments(folder: Path, **more: Any) -> Any:
@@ -96,6 +99,24 @@ def test_language_models_train_with(tmp_path: Path, option: dict[str, Any]) -> N
     if "torch_compile" in option:
         option["torch_compile_backend"] = "eager"  # no compiler is needed for that
     assert trained(Trainer, "ours") == pytest.approx(trained(transformers.Trainer, "plain"), rel=1e-3)
+
+
+@pytest.mark.distributed
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile's own backend needs a C++ compiler, g++")
+def test_compiled_code_trains_to_the_weights_of_the_plain_trainer(tmp_path: Path) -> None:
+    compiled = {"torch_compile": True, "torch_compile_backend": "inductor", "train_sampling_strategy": "sequential"}
+    args = {"per_device_train_batch_size": 16, "num_train_epochs": 1, **compiled}
+    chosen = {
+        name: {"samples": 32, "args": {**args, "output_dir": str(tmp_path / name)}} for name in ("plain", "one", "two")
+    }
+    plain = train({**chosen["plain"], "plain": True})
+    torch.compiler.reset()  # the plain one's code would be taken
+    counters.clear()
+    one = train(chosen["one"])
+    assert counters["stats"]["calls_captured"] and not counters["graph_break"]
+    assert one["digest"] == pytest.approx(plain["digest"], rel=1e-12)
+    for result in run_processes(2, train, chosen["two"], timeout_s=300):
+        assert result["digest"] == pytest.approx(plain["digest"], rel=1e-12)
 
 
 def test_lora_trains_its_adapter_alone_and_saves_it(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from swell.core.counts import whole_number
 from swell.errors import ConfigError
@@ -38,6 +38,27 @@ def even_batches(n: int, *, rank: int, replicas: int, batch_size: int) -> list[r
     cuts = [mine.start + len(mine) * number // count for number in range(count + 1)] if count else []
     batches = [range(first, last) for first, last in itertools.pairwise(cuts)]
     return [batch if len(batch) else range(0, 1) for batch in batches]
+
+
+def batches_of(loader: DataLoader[Any], batches: range) -> DataLoader[Any]:
+    """Some of the batches that a loader gives, as it would give them; it must read its data set in order.
+
+    >>> loader = DataLoader(range(10), batch_size=4)
+    >>> [batch.tolist() for batch in batches_of(loader, range(1, 3))]
+    [[4, 5, 6, 7], [8, 9]]
+    """
+    dataset: Any = loader.dataset
+    size, length = int(loader.batch_size or 1), len(dataset)
+    return DataLoader(
+        Subset(dataset, range(min(batches.start * size, length), min(batches.stop * size, length))),
+        batch_size=size,
+        collate_fn=loader.collate_fn,
+        num_workers=loader.num_workers,
+        pin_memory=loader.pin_memory,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        prefetch_factor=loader.prefetch_factor if loader.num_workers else None,
+    )
 
 
 def evaluation_loader(

@@ -42,6 +42,14 @@ class Sharing:
         """Every replica's ``value``, in the order of their ranks, on every replica; kept as ``share`` keeps one."""
         return self._once(lambda place: self._collect(value, place))
 
+    def gather_parts(self, value: Value) -> list[Value] | None:
+        """As ``gather``, for parts of one whole: None on every replica where one was lost, and its part with it."""
+        self._require_between_steps()
+        place = self._next_place()
+        if place not in self._state.shared:
+            self._recovery.attempt(lambda: self._collect_parts(value, place))
+        return _copied(self._state.shared.get(place)) if place in self._state.shared else None
+
     def _once(self, act: Callable[[Place], None]) -> Any:
         """What ``act`` keeps for this place of the run; a replica that missed it has it by the others' state."""
         self._require_between_steps()
@@ -93,6 +101,12 @@ class Sharing:
 
     def _collect(self, value: Any, place: Place) -> None:
         values = gather_values(self._peers.collective, _copied(value))
+        self._state.shared.keep(place, values, position=str(self._state.ledger.cursor))
+
+    def _collect_parts(self, value: Any, place: Place) -> None:
+        """As ``_collect``, with tensors sent as they are, because parts may be large."""
+        collective, own = self._peers.collective, _copied(value)
+        values = [share_state(own, collective=collective, source=rank) for rank in range(collective.size)]
         self._state.shared.keep(place, values, position=str(self._state.ledger.cursor))
 
 

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import lightning
+import torch
 from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
 
 from swell.errors import DependencyError
 
@@ -35,7 +37,8 @@ def missing_names(trainer: Trainer) -> list[str]:
     of_fit = [f"fit_loop.{name}" for name in _FIT_LOOP if not hasattr(trainer.fit_loop, name)]
     of_trainer = [] if hasattr(trainer, "_val_check_time_interval") else ["trainer._val_check_time_interval"]
     of_precision = [] if hasattr(trainer.precision_plugin, "_after_closure") else ["precision_plugin._after_closure"]
-    return of_epoch + of_fit + of_trainer + of_precision
+    of_validation = [] if hasattr(trainer.fit_loop.epoch_loop.val_loop, "_results") else ["val_loop._results"]
+    return of_epoch + of_fit + of_trainer + of_precision + of_validation
 
 
 class Loops:
@@ -104,6 +107,46 @@ class Loops:
     def max_epochs(self) -> int | None:
         """How many epochs are asked for; None for any number."""
         return None if self._fit.max_epochs in (None, -1) else int(self._fit.max_epochs)
+
+
+class LoggedFigures:
+    """The figures that ``self.log`` has added up for the end of a validation, which is under way or just over."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._results: dict[str, Any] = trainer.fit_loop.epoch_loop.val_loop._results
+
+    def _live(self) -> dict[str, Any]:
+        live = {name: each for name, each in self._results.items() if not each.has_reset and each.meta.on_epoch}
+        return {name: each for name, each in live.items() if not each.meta.sync.rank_zero_only}
+
+    def names(self) -> set[str]:
+        """Which figures there are."""
+        return set(self._live())
+
+    def captured(self) -> dict[str, list[Tensor]]:
+        """The sums of this worker; a mean has its weight too. Metrics of torchmetrics keep their own."""
+        sums = {name: each for name, each in self._live().items() if each.is_tensor}
+        return {
+            name: [each.value, each.cumulated_batch_size] if each.meta.is_mean_reduction else [each.value]
+            for name, each in sums.items()
+        }
+
+    def join(self, parts: list[dict[str, list[Tensor]]]) -> None:
+        """Put all workers' sums in the place of this worker's own."""
+        for name in parts[0]:
+            each = self._results[name]
+            reduce = (
+                torch.amax if each.meta.is_max_reduction else torch.amin if each.meta.is_min_reduction else torch.sum
+            )
+            columns = zip(*(part[name] for part in parts), strict=True)
+            value, *weight = (reduce(torch.stack(column), 0).to(each.value.device) for column in columns)
+            each.value, each._computed = value, None  # a progress bar may have asked for the figure so far
+            if weight:
+                each.cumulated_batch_size = weight[0]
+
+    def values(self) -> dict[str, float]:
+        """The figures themselves, at the end of a validation."""
+        return {each.meta.name: float(each.compute()) for each in self._live().values()}
 
 
 def run_before_step(trainer: Trainer, module: LightningModule, optimizer: Any) -> None:

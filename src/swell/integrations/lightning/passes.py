@@ -30,9 +30,17 @@ class Passes:
         self._ends_unseen = loader.drop_last or find(job.engine.state.pace.policy, FinitePolicy) is not None
 
     def begin(self) -> None:
-        """Join the run: resume it, or take over the other workers' state."""
+        """Join the run: resume it, or take over the other workers' state.
+
+        Where all samples of the epoch were used, it begins with the next one: Lightning's callbacks look for figures at
+        the end of an epoch, and this worker has none of that one.
+        """
         self._epochs = self._job.epochs(self._loops.max_epochs or ENDLESS)
-        next(self._epochs, None)
+        more = next(self._epochs, _END)
+        while more is not _END and self._loader.samples.done == self._loader.samples.total:
+            self._pass = iter(self._loader)
+            self._end_pass()
+            more = next(self._epochs, _END)
         self._loops.enter(epoch=self._job.engine.state.ledger.epoch, steps=self._job.steps)
 
     def __len__(self) -> int:

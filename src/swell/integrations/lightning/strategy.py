@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from swell.errors import ConfigError
 from swell.integrations.lightning.fabric import FabricStrategy
 from swell.integrations.lightning.trainer import TrainerStrategy
 
@@ -34,16 +35,29 @@ class Strategy(TrainerStrategy, FabricStrategy):
     through the model at once, is the training loader's ``batch_size`` unless given. ``schedule`` says what moves the
     scheduler that ``fabric.setup(..., scheduler=...)`` is given: ``"progress"`` for one that the loop steps with the
     optimizer, ``"epoch"``, or ``"manual"``; a Trainer knows it.
+    With ``validation="split"`` each worker of a Trainer validates a part of the batches, and the figures that
+    ``validation_step`` logs are of all of them; by default each worker validates all.
 
         trainer = Trainer(strategy=swell.lightning.Strategy("runs/digits", batch=64))
         fabric = Fabric(strategy=swell.lightning.Strategy("runs/digits", batch=64))
     """
 
     def __init__(
-        self, run_dir: str | Path | None = None, *, batch: Any, schedule: str = "progress", **options: Any
+        self,
+        run_dir: str | Path | None = None,
+        *,
+        batch: Any,
+        schedule: str = "progress",
+        validation: str = "whole",
+        **options: Any,
     ) -> None:
+        if validation not in ("whole", "split"):
+            raise ConfigError(
+                f"validation is {validation!r}; expected 'whole' or 'split'. Give 'split' where each worker is to "
+                f"validate a part of the batches, and 'whole' where each is to validate all of them."
+            )
         self._prepare(run_dir, schedule, {"batch": batch, **options})
-        self._prepare_trainer()
+        self._prepare_trainer(validation)
         self._prepare_fabric()
 
     @property

@@ -14,11 +14,11 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torchmetrics import Metric
 
 from swell.errors import ConfigError
 from swell.integrations.lightning.callback_states import CallbackStates
-from swell.integrations.lightning.loops import Loops, run_before_step
+from swell.integrations.lightning.loops import LoggedFigures, Loops, run_before_step
+from swell.integrations.lightning.metric_states import keep_local, metrics_of, require_known_release
 from swell.integrations.lightning.passes import Passes
 from swell.integrations.lightning.refusals import (
     check_optimizers,
@@ -27,6 +27,9 @@ from swell.integrations.lightning.refusals import (
     validation_interval,
 )
 from swell.integrations.lightning.replica import Replica
+from swell.integrations.lightning.split_validation import SplitValidation, can_split
+from swell.integrations.lightning.validation_figures import ValidationFigures, check_agreement
+from swell.job import Job
 
 Value = TypeVar("Value")
 NEVER = 2**62  # batches between two steps of a scheduler that the job steps
@@ -36,15 +39,18 @@ class TrainerStrategy(Replica, SingleDeviceStrategy):
     """Lets ``Trainer`` train one module with one optimizer on whatever workers there are.
 
     To Lightning each worker is alone, so that it starts no exchange of its own: workers have different numbers of
-    batches in a step, and come and go. Validation runs whole on every worker, and the first one's decisions count.
+    batches in a step, and come and go. Validation runs whole on every
+    worker unless it is to be split, and the first one's decisions count.
     """
 
     _layer_sync: Any = None  # Lightning puts sync_batchnorm's here
 
-    def _prepare_trainer(self) -> None:
+    def _prepare_trainer(self, validation: str) -> None:
         TrainerBase.__init__(self)
+        self._validation_mode = validation
         self._loops: Loops | None = None
         self._passes: Passes | None = None
+        self._validation: SplitValidation | None = None
 
     @property
     def _trainer(self) -> Trainer:
@@ -64,7 +70,8 @@ class TrainerStrategy(Replica, SingleDeviceStrategy):
                     "Make another Trainer with another swell.lightning.Strategy; one of the same run folder resumes it."
                 )
             check_trainer(trainer, self.lightning_module)
-            _keep_metrics_local(self.lightning_module)
+            for metric in metrics_of(self.lightning_module).values():
+                keep_local(metric)
             if self._layer_sync is not None:
                 raise ConfigError(
                     "sync_batchnorm is True; expected False, because it exchanges values in every forward pass, and "
@@ -77,15 +84,31 @@ class TrainerStrategy(Replica, SingleDeviceStrategy):
             self._begin()
 
     def process_dataloader(self, dataloader: Any) -> Any:
-        """The training loader becomes the job's; others stay as they are, whole on every worker."""
+        """The training loader becomes the job's; the validation's is split if that was asked for; others stay whole."""
         if not self._trainer.training:
-            return dataloader
+            return self._split(dataloader)
         check_training_loader(dataloader)
         training = self._begin_job(dataloader)
         assert self._loops is not None
         self._passes = Passes(self.job, training, self._loops)
         self._begin()
         return self._passes
+
+    def _split(self, loader: Any) -> Any:
+        trainer = self._trainer
+        fits = trainer.state.fn == TrainerFn.FITTING and trainer.limit_val_batches == 1.0
+        if self._validation_mode == "whole" or not fits or not can_split(loader):
+            return loader
+        require_known_release()
+
+        def together() -> Job | None:
+            return self.job if self._together and len(trainer.num_val_batches) == 1 else None
+
+        assert self.lightning_module is not None
+        module = self.lightning_module
+        figures = lambda: ValidationFigures(module, LoggedFigures(trainer))  # noqa: E731
+        self._validation = SplitValidation(loader, together, figures)
+        return self._validation
 
     def _begin(self) -> None:
         """Join the run, once there are both a module with its optimizer and data."""
@@ -153,6 +176,19 @@ class TrainerStrategy(Replica, SingleDeviceStrategy):
         assert self.lightning_module is not None
         run_before_step(self._trainer, self.lightning_module, self.optimizers[0])
 
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own, which gets the number of its batch among all of them."""
+        number = None if self._validation is None else self._validation.batch_number
+        if number is not None and len(args) > 1:
+            args = (args[0], number, *args[2:])
+        return SingleDeviceStrategy.validation_step(self, *args, **kwargs)
+
+    def on_validation_end(self) -> None:
+        """Refuse figures of this worker's part alone, where the validation was split."""
+        if self._validation is not None and self._validation.joined and self._together:
+            check_agreement(LoggedFigures(self._trainer), self.job.engine.sharing.gather_parts)
+        self._tell_rank()
+
     @property
     def handles_gradient_accumulation(self) -> bool:
         """True: the job accumulates, so Lightning calls ``optimizer_step`` for every batch."""
@@ -193,17 +229,3 @@ class TrainerStrategy(Replica, SingleDeviceStrategy):
         if self._run.begun:
             self._run.close()
         SingleDeviceStrategy.teardown(self)
-
-
-def _keep_metrics_local(module: LightningModule) -> None:
-    """Let torchmetrics exchange nothing: every worker validates all samples, and would count them once for each other.
-
-    Its exchange would also use the group that is formed again when a worker is lost.
-    """
-    for part in module.modules():
-        if isinstance(part, Metric):
-            part.distributed_available_fn = _alone
-
-
-def _alone() -> bool:
-    return False

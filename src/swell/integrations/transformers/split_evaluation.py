@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, Subset
+from torch.utils.data import DataLoader, IterableDataset
 from transformers.trainer_pt_utils import nested_concat
 from transformers.trainer_utils import EvalPrediction, denumpify_detensorize
 
 from swell.checkpoint.transfer import share_state
 from swell.core.protocols import Collective
-from swell.data.evaluation import share
+from swell.data.evaluation import batches_of, share
 
 
 def can_split(loader: Any, args: Any) -> bool:
@@ -27,18 +27,8 @@ def can_split(loader: Any, args: Any) -> bool:
 
 def part_of(loader: DataLoader[Any], *, rank: int, replicas: int) -> DataLoader[Any]:
     """One replica's run of a loader's batches, in order."""
-    dataset: Any = loader.dataset
-    size, length = int(loader.batch_size or 1), len(dataset)
-    batches = share(-(-length // size), rank=rank, replicas=replicas)
-    samples = range(min(batches.start * size, length), min(batches.stop * size, length))
-    return DataLoader(
-        Subset(dataset, samples),
-        batch_size=size,
-        collate_fn=loader.collate_fn,
-        num_workers=loader.num_workers,
-        pin_memory=loader.pin_memory,
-        prefetch_factor=loader.prefetch_factor if loader.num_workers else None,
-    )
+    number = -(-len(loader.dataset) // int(loader.batch_size or 1))  # type: ignore[arg-type]
+    return batches_of(loader, share(number, rank=rank, replicas=replicas))
 
 
 def merged(
