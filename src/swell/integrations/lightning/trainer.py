@@ -39,8 +39,8 @@ class TrainerStrategy(Replica, SingleDeviceStrategy):
     """Lets ``Trainer`` train one module with one optimizer on whatever workers there are.
 
     To Lightning each worker is alone, so that it starts no exchange of its own: workers have different numbers of
-    batches in a step, and come and go. Validation runs whole on every
-    worker unless it is to be split, and the first one's decisions count.
+    batches in a step, and come and go. Validation runs whole on every worker unless it is to be split, and the first
+    worker's decisions count.
     """
 
     _layer_sync: Any = None  # Lightning puts sync_batchnorm's here
@@ -104,9 +104,10 @@ class TrainerStrategy(Replica, SingleDeviceStrategy):
         def together() -> Job | None:
             return self.job if self._together and len(trainer.num_val_batches) == 1 else None
 
-        assert self.lightning_module is not None
-        module = self.lightning_module
-        figures = lambda: ValidationFigures(module, LoggedFigures(trainer))  # noqa: E731
+        def figures() -> ValidationFigures:
+            assert self.lightning_module is not None
+            return ValidationFigures(self.lightning_module, LoggedFigures(trainer))
+
         self._validation = SplitValidation(loader, together, figures)
         return self._validation
 
