@@ -94,6 +94,12 @@ class Epochs:
         self._finish()
 
     def _is_over(self, stopping: EarlyStopping | None) -> bool:
+        """Whether no turn is left; one that was under way when this replica joined or resumed is made to its end.
+
+        Its last step may be done, but not what the other replicas do together after it.
+        """
+        if self._state.ledger.cursor > 0:
+            return False
         enough = stopping is not None and stopping.over
         return enough or self._horizon.reached(self._state.pace.progress) or self._planner.finished
 
