@@ -137,7 +137,7 @@ class Engine:
         self.recovery.together(lambda: self._save(name))
 
     def _save(self, name: str | None = None) -> None:
-        self.boundary.save(name, body_done=self.planner.through or self.state.marks.body_done)
+        self.boundary.save(name, body_done=self.planner.pass_done or self.state.marks.body_done)
 
     def _signals(self, samples: int) -> Signals:
         """What this replica votes for, for the moment after a step of ``samples`` samples."""

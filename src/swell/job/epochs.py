@@ -143,7 +143,8 @@ class Epochs:
         if state.marks.body_done:
             for learner in state.learners:  # stepped in an earlier process; schedulers warn where they see no step
                 learner.optimizer._opt_called = True  # type: ignore[attr-defined]
-            self._end_epoch(complete=True)
+            cut_short = self._horizon.reached(state.pace.progress) and state.ledger.remaining > 0
+            self._end_epoch(complete=not cut_short)
 
     def _settings(self) -> dict[str, Any]:
         """The settings of the run, for its report."""

@@ -65,6 +65,7 @@ class Planner:
         self.in_turn = False  # whether the user is in the body of the outer loop
         self.finished = False  # whether the policy says that the run is over
         self.complete = False  # whether the epoch's last sample was committed
+        self._ended = False  # whether the pass under way has no more steps, for whatever reason
 
     @property
     def statistics(self) -> Statistics | None:
@@ -80,7 +81,7 @@ class Planner:
 
     def begin_pass(self) -> None:
         """The user began to iterate the loader."""
-        self.complete, self._measuring = False, self.statistics
+        self.complete, self._ended, self._measuring = False, False, self.statistics
         self.passes += 1
         self._epoch = self._state.ledger.epoch
 
@@ -108,8 +109,18 @@ class Planner:
         """Whether every sample of the run's epoch was used."""
         return self.complete and self.in_pass
 
+    @property
+    def pass_done(self) -> bool:
+        """Whether the pass over the run's epoch has no more steps: its samples were used, or the run is long enough."""
+        return self._ended and self.in_pass
+
     def next(self) -> Chosen | None:
         """The next step; None at the end of the epoch or of the run."""
+        chosen = self._next()
+        self._ended = chosen is None
+        return chosen
+
+    def _next(self) -> Chosen | None:
         state, data, pace = self._state, self._state.data, self._state.pace
         ledger = data.ledger
         epoch = ledger.epoch
