@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from swell.supervisor.membership import Membership
@@ -143,6 +143,11 @@ def test_a_machine_that_cannot_start_workers_holds_up_no_other() -> None:
     assert len(run.training()) >= 2
 
 
+# Six workers, the most there may be, all have to leave, and the one that stays has no state yet.
+MOVES = ["join 0", "join 1", "join 2", "move 0", "drain 0", "drain 1", "move 0", "kill 0", "drain 2"]
+
+
+@example([(move.split()[0], int(move.split()[1])) for move in MOVES])
 @given(st.lists(st.tuples(st.sampled_from(["join", "lose", "drain", "kill", "move"]), st.integers(0, 9)), max_size=30))
 @settings(max_examples=300, deadline=None)
 def test_whatever_happens_to_machines_the_run_comes_to_train_on_what_there_is(events: list[tuple[str, int]]) -> None:

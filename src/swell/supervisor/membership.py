@@ -409,7 +409,9 @@ class Membership:
             surplus += [*starting, *reversed(ready)][: len(staying) - target]
         members, grace_s = set(self.generation.members) if surplus else set(), self.patience.grace_s
         may_leave = is_formed(self.workers, self.generation) or not is_whole(self.workers, self.generation)
-        self._handing_over = _last_holders([worker for worker in surplus if worker.member in members], staying, surplus)
+        holders = _last_holders([worker for worker in surplus if worker.member in members], staying, surplus)
+        together = self.sizes.floor(target + len(holders)) or target  # a world of more would leave the heirs out
+        self._handing_over = holders[: max(1, together - target)]
         for worker in surplus:
             if worker in self._handing_over:
                 continue
