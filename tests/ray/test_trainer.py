@@ -79,7 +79,7 @@ def test_fit_trains_and_says_what_ray_train_says(tmp_path: Path, nodes: RayNodes
     result = trainer.fit()  # the same name: it goes on after the two epochs that are there
     assert result.error is None and result.path == str(folder)
     assert result.return_value == {"folder": str(folder), "steps": 33}
-    assert result.metrics is not None and result.metrics["seen"] == 390 and result.metrics["step"] == 33
+    assert result.metrics is not None and result.metrics["seen"] == 130 and result.metrics["step"] == 33
     assert result.metrics_dataframe is not None and list(result.metrics_dataframe["epoch"]) == [0, 1, 2]
     assert result.checkpoint is not None and Path(result.checkpoint.path).parent == folder / "checkpoints"
     control = folder / "control"
