@@ -18,13 +18,18 @@ STEPS = 6  # of which the last is short
 
 def train(folder: str, kind: str) -> None:
     """Train, evaluate after each epoch, and write down what was found."""
-    here, lengths = Path(folder), {"epochs": {"epochs": EPOCHS}, "steps": {"steps": STEPS}}
+    here = Path(folder)
     job = swell.Job(here / "job", batch=BATCH, rule="constant", device="cpu", progress=False, save=None)
     model = make_model()
     job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.01))
     loader = job.loader(Points(N), shuffle=True)
     found: list[dict[str, float]] = []
-    for _ in job.epochs(EPOCHS) if kind == "count" else job.until(**lengths[kind]):
+    turns = {
+        "count": lambda: job.epochs(EPOCHS),
+        "epochs": lambda: job.until(epochs=EPOCHS),
+        "steps": lambda: job.until(steps=STEPS),
+    }
+    for _ in turns[kind]():
         for x, y, _ in loader:
             job.backward(mean_loss(model, x, y))
             if job.steps == STEPS - 1 and job.replicas == 1:
