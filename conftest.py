@@ -23,7 +23,10 @@ if importlib.util.find_spec("accelerate") is None:
     collect_ignore_glob += [
         f"src/swell/integrations/accelerate/{name}.py" for name in ("accelerator", "gathering", "one_process")
     ]
-NEED_LIGHTNING = "callback_states fabric loops passes refusals replica strategy trainer"
+NEED_LIGHTNING = (
+    "callback_states fabric loops metric_states passes refusals replica split_validation strategy trainer "
+    "validation_figures"
+)
 if importlib.util.find_spec("lightning") is None:
     collect_ignore_glob += [f"src/swell/integrations/lightning/{name}.py" for name in NEED_LIGHTNING.split()]
 NEED_RAY = "agent_actor cluster engine save_before_resize train_process trainer"
