@@ -155,8 +155,8 @@ class Updater:
         factors, gain = learner.factors(scale=position.scale, progress=position.progress, samples=position.samples)
         if not frozen:
             learner.second_moment.follow(position.batch)
-        if not frozen and not learner.update(factors, clip, closure):
-            return Outcome(stepped=False, reason="the gradient scaler found an overflow")
+            if not learner.update(factors, clip, closure):
+                return Outcome(stepped=False, reason="the gradient scaler found an overflow")
         if sending is not None:
             sending.put_buffers()
         for original, summed in zip(originals, buffers, strict=True):

@@ -13,7 +13,7 @@ from swell.errors import ConfigError
 from swell.integrations.lightning.loops import LoggedFigures
 from swell.integrations.lightning.metric_states import can_join, captured, join, metrics_of
 
-WHOLE = "Give swell.lightning.Strategy(validation='whole')"
+WHOLE = "give swell.lightning.Strategy(validation='whole')"
 
 
 class ValidationFigures:
@@ -39,7 +39,7 @@ class ValidationFigures:
         if not can_join(self._metrics[name]):
             return (
                 f"the metric {name} is a {type(self._metrics[name]).__name__}, whose parts do not give the whole; "
-                f"expected states that are summed, compared or joined. {WHOLE}."
+                f"expected states that are summed, compared or joined. Use another metric, or {WHOLE}."
             )
         if self._held[name]:
             return (
@@ -58,7 +58,7 @@ class ValidationFigures:
         if missing:
             raise ConfigError(
                 f"validation is 'split', and some workers only have logged {', '.join(missing)}; expected every worker "
-                f"to log the same figures. Log them for every batch, or {WHOLE[0].lower()}{WHOLE[1:]}."
+                f"to log the same figures. Log them for every batch, or {WHOLE}."
             )
         self._logged.join([part["logged"] for part in parts])
         for name, metric in self._metrics.items():
@@ -76,7 +76,7 @@ def check_agreement(logged: LoggedFigures, gather: Callable[[dict[str, float]], 
                 raise ConfigError(
                     f"{name} is {value:g} on one worker and {other[name]:g} on another; expected one figure, and "
                     f"validation is 'split': hooks see this worker's part of the batches. Log it in validation_step, "
-                    f"or keep it in a metric of torchmetrics, or {WHOLE[0].lower()}{WHOLE[1:]}."
+                    f"or keep it in a metric of torchmetrics, or {WHOLE}."
                 )
 
 
