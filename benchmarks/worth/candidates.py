@@ -59,6 +59,21 @@ class Law:
 
 
 @dataclass(frozen=True)
+class RootCountedByGain:
+    """The root of the scale on the learning rate, and a worth by the plain gain alone: for optimizers without √v."""
+
+    worth_power: float = 1.0
+    metric: ClassVar[str] = "plain"
+
+    def gain(self, state: ScaleState) -> float:
+        return gain(state.scale, state.moments, base_batch=state.base_batch)
+
+    def factors(self, state: ScaleState) -> Factors:
+        lr = math.sqrt(state.scale)
+        return Factors(lr=lr, ema_power=state.scale, weight_decay=lr)
+
+
+@dataclass(frozen=True)
 class Follow:
     """The largest power of two of base batches within ``factor`` noise scales; grows step by step, never shrinks."""
 
@@ -144,9 +159,11 @@ WAYS: dict[str, Callable[[Task], dict[str, Any]]] = {
     "goodput before": lambda t: _settings(t, _goodput(t, slack=0.08, prefer="steps", price=None), 0.0),
     "goodput, gain": lambda t: _settings(t, _goodput(t), 0.0),
     "goodput, betas kept": lambda t: _settings(t, _goodput(t), 0.5),
-    "goodput 1.5": lambda t: _settings(t, _goodput(t, price=1.5), None),
+    "goodput 1.25": lambda t: _settings(t, _goodput(t, price=1.25), None),
+    "goodput 2": lambda t: _settings(t, _goodput(t, price=2.0), None),
+    "goodput, root, gain": lambda t: {"batch": _goodput(t), "rule": RootCountedByGain()},
+    "goodput, root, gain, as large": lambda t: {"batch": _goodput(t), "rule": RootCountedByGain(0.5)},
     "goodput, 10 x": lambda t: _settings(t, _goodput(t, max=10 * t.base), None),
-    "goodput 1.5, 10 x": lambda t: _settings(t, _goodput(t, price=1.5, max=10 * t.base), None),
     "louder 4, gain": lambda t: _settings(t, Louder(_goodput(t), 4.0), 0.0, 4.0),
     "fixed 8, gain": lambda t: _settings(t, 8 * t.base, 0.0),
     "fixed 8, mean": lambda t: _settings(t, 8 * t.base, 0.5),

@@ -35,7 +35,8 @@ def test_however_little_time_there_is_every_layout_is_measured_once(
     layouts = candidates(replicas=1, base=16, max_batch=64, micro=(1, 64))
     trial = layouts_to_try(list(zip(layouts.global_batch.tolist(), layouts.micro_batch.tolist(), strict=True)))
     assert {(row["batch"], row["micro"]) for row in rows if row["measured"]} == set(trial)
-    assert not any(row["sure"] for row in rows), "one round is not enough to be sure"
+    others = [row for row in rows if row["batch"] != 16]  # the base batch has more turns, between those of the others
+    assert others and not any(row["sure"] for row in others), "one round is not enough to be sure"
     assert set(rows[0]) == {
         *("batch", "micro", "accumulation", "samples_s", "measured", "error", "sure"),
         *("efficiency", "efficiency_interval", "goodput"),

@@ -101,10 +101,10 @@ def test_in_doubt_a_batch_above_the_price_does_not_grow_further(interval):
 
 @pytest.mark.parametrize("least", [0.0, 2.0, 15.0])
 def test_a_batch_that_is_too_dear_whatever_the_noise_may_be_is_taken_back_in_doubt(least):
-    policy, most = Goodput(32, max=1024, price=1.25), 100.0
+    policy, most = Goodput(32, max=1024, price=1.4), 80.0
     now = in_doubt_at(384, (least, most), noise_scale=30)
     assert now.noise is not None and not now.noise.sure
     chosen = policy.batch(now)
-    assert 32 <= chosen <= 1.25**2 * (most + 32) - most  # worth its price at the most noise there may be
+    assert 32 <= chosen <= 1.4**2 * (most + 32) - most  # worth its price at the most noise there may be
     assert policy.batch(in_doubt_at(384, (least, 1000.0), noise_scale=30)) == 384  # here it may be worth it
-    assert Goodput(32, max=1024, price=1.25, monotone=True).batch(now) == 384
+    assert Goodput(32, max=1024, price=1.4, monotone=True).batch(now) == 384

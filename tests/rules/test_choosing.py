@@ -183,7 +183,8 @@ def test_no_rule_and_a_users_own_suit_every_optimizer(rule: Rule, name: str) -> 
         ("SGDW", MeanGain()),
         ("AdamW8bit", KeepDecayTime(AdamMeanGain(metric="plain"))),
         ("PagedAdam", AdamMeanGain(metric="plain")),
-        ("SingleDeviceMuon", KeepDecayTime(AdamMeanGain(metric="plain"))),
+        ("SingleDeviceMuon", KeepDecayTime(AdamScale(metric="plain"))),
+        ("SignSGD", AdamScale(metric="plain")),
         ("FusedAdam", KeepDecayTime(AdamMeanGain())),
     ],
 )
