@@ -6,7 +6,8 @@
 The setting keeps memory from fragmenting while batches change their size; every way runs with it.
 
 Every way trains the same model from the same seed with the learning rate, momentum, weight decay and one-cycle schedule
-that were chosen for a batch of 128. Data lives on the GPU and is augmented there, so that only training is timed.
+that were chosen for a batch of 128. Fixed batches are plain torch loops. Data lives on the GPU and is augmented there,
+so that only training is timed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +27,14 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 import swell
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "statistics"))
 from models import resnet18  # pyright: ignore[reportMissingImports]
 
-BASE, EPOCHS = 128, 15
+BASE, RATE, EPOCHS = 128, 0.1, 15
 
 
 def load_cifar10(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -78,8 +82,10 @@ class Images:
         return len(self.y)
 
     def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Tensor]]:
-        index = torch.tensor(indices).pin_memory().to("cuda", non_blocking=True)  # nobody waits for the device
-        x, n = self.x[index], len(indices)
+        return [self.take(torch.tensor(indices).pin_memory().to("cuda", non_blocking=True))]  # nobody waits
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        x, n = self.x[index], len(index)
         if self.train:
             dx, dy = torch.randint(9, (2, n, 1, 1), device="cuda")
             rows = torch.arange(32, device="cuda")
@@ -87,51 +93,82 @@ class Images:
             columns = torch.where(flip, 31 - rows.view(1, 1, 32), rows.view(1, 1, 32)) + dx
             each = torch.arange(n, device="cuda").view(n, 1, 1)
             x = x[each, :, rows.view(1, 32, 1) + dy, columns].permute(0, 3, 1, 2)
-        return [(x.contiguous(memory_format=torch.channels_last), self.y[index])]
+        return x.contiguous(memory_format=torch.channels_last), self.y[index]
 
 
 def first(batches: list[Any]) -> Any:
     return batches[0]
 
 
-def train(way: str, seed: int, images: Images, judged: Images, **job_settings: Any) -> dict[str, Any]:
-    """One run; the clock stops while accuracy is measured."""
+def network(seed: int, *, rate: float, steps: int) -> tuple[torch.nn.Module, torch.optim.Optimizer, LRScheduler]:
     torch.manual_seed(seed)
-    torch.cuda.synchronize()
     model = resnet18().cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
-    until = job_settings.pop("until", True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, weight_decay=5e-4, nesterov=True)
+    return model, optimizer, OneCycleLR(optimizer, max_lr=rate, total_steps=steps + 1, pct_start=0.2)
+
+
+def loss_of(model: torch.nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        return F.cross_entropy(model(x), y)
+
+
+class Watch:
+    """The clock of a run, which stops while accuracy is measured, and the curve."""
+
+    def __init__(self, model: torch.nn.Module, judged: Images) -> None:
+        self._model, self._judged = model, judged
+        self.curve: list[dict[str, float]] = []
+        self._seconds = 0.0
+        torch.cuda.synchronize()
+        self._began = time.perf_counter()
+
+    def look(self, *, steps: int, samples: int) -> None:
+        torch.cuda.synchronize()
+        self._seconds += time.perf_counter() - self._began
+        place = {"seconds": self._seconds, "steps": steps, "samples": samples}
+        self.curve.append({**place, "accuracy": accuracy(self._model, self._judged)})
+        self._began = time.perf_counter()
+
+
+def plain(seed: int, images: Images, judged: Images, *, batch: int, rate: float) -> dict[str, Any]:
+    """A plain torch loop at a fixed batch; like ``drop_last``, it leaves out what is left of an epoch."""
+    steps = len(images) // batch
+    model, optimizer, scheduler = network(seed, rate=rate, steps=EPOCHS * steps)
+    watch = Watch(model, judged)
+    for epoch in range(1, EPOCHS + 1):
+        order = torch.randperm(len(images), device="cuda")
+        for start in range(0, steps * batch, batch):
+            loss_of(model, *images.take(order[start : start + batch])).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+        watch.look(steps=epoch * steps, samples=epoch * steps * batch)
+    return {**watch.curve[-1], "curve": watch.curve}
+
+
+def elastic(seed: int, images: Images, judged: Images, **settings: Any) -> dict[str, Any]:
+    """A job that makes as much progress as the plain loop at the base batch."""
     total = EPOCHS * len(images) // BASE
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=total + 1, pct_start=0.2)
-    base = BASE if isinstance(job_settings["batch"], int) else None
-    job = swell.Job(base=base, seed=seed, progress=False, **job_settings)
+    model, optimizer, scheduler = network(seed, rate=RATE, steps=total)
+    job = swell.Job(seed=seed, progress=False, **settings)
     job.wrap(model, optimizer, scheduler=scheduler)
     loader = job.loader(images, shuffle=True, collate_fn=first)
-    curve: list[dict[str, float]] = []
     batches: list[tuple[int, int]] = []
-    clock, began = 0.0, time.perf_counter()
-    for _ in job.until(steps=total) if until else job.epochs(EPOCHS):
+    watch = Watch(model, judged)
+    for _ in job.until(steps=total):
         for x, y in loader:
-            with torch.autocast("cuda", dtype=torch.bfloat16):
-                loss = F.cross_entropy(model(x), y)
-            job.backward(loss)
+            job.backward(loss_of(model, x, y))
             if job.step() and (not batches or batches[-1][1] != job.global_batch):
                 batches.append((job.steps, job.global_batch))
-        torch.cuda.synchronize()
-        clock += time.perf_counter() - began
-        place = {"seconds": clock, "steps": job.steps, "samples": job.samples}
-        curve.append({**place, "accuracy": accuracy(model, judged)})
-        began = time.perf_counter()
+        watch.look(steps=job.steps, samples=job.samples)
     job.close()
     noise = job.noise
     return {
-        "way": way,
-        "seed": seed,
-        **curve[-1],
+        **watch.curve[-1],
         "progress": job.progress,
         "noise_scale": None if noise is None else noise.total.noise_scale,
         "batches": batches,
-        "curve": curve,
+        "curve": watch.curve,
     }
 
 
@@ -147,12 +184,11 @@ def accuracy(model: torch.nn.Module, judged: Images) -> float:
     return float(right) / len(judged)
 
 
-WAYS: dict[str, dict[str, Any]] = {
-    "batch 128": {"batch": 128, "statistics": False, "rule": "linear", "until": False},
-    "goodput 128 to 4096": {"batch": swell.Goodput(128, max=4096)},
-    "batch 1024, AdaScale": {"batch": 1024, "micro": 256},
-    "batch 1024, linear": {"batch": 1024, "micro": 1024, "rule": "linear", "statistics": False, "until": False},
-    "batch 1024, no rule": {"batch": 1024, "micro": 1024, "rule": "constant", "statistics": False, "until": False},
+WAYS: dict[str, Callable[..., dict[str, Any]]] = {
+    "batch 128": partial(plain, batch=BASE, rate=RATE),
+    "goodput 128 to 4096": partial(elastic, batch=swell.Goodput(BASE, max=4096)),
+    "batch 1024, linear": partial(plain, batch=1024, rate=8 * RATE),
+    "batch 1024, no rule": partial(plain, batch=1024, rate=RATE),
 }
 
 
@@ -168,14 +204,13 @@ def main() -> None:
     x, y, test_x, test_y = load_cifar10(Path(folder) / "images" / "cifar10_q5.npz")
     images, judged = Images(x, y, train=True), Images(test_x, test_y, train=False)
     results = []
-    warm = {"batch": 512, "micro": 128, "statistics": True, "rule": "constant", "until": False}
     short = Images(x[:4096], y[:4096], train=True)
-    train("warm-up", 0, short, judged, **warm)
+    plain(0, short, judged, batch=BASE, rate=RATE)  # lets the device choose its kernels
     for seed in given.seeds:
-        for way, settings in WAYS.items():
+        for way, train in WAYS.items():
             if given.only and not any(word in way for word in given.only):
                 continue
-            results.append(train(way, seed, images, judged, **settings))
+            results.append({"way": way, "seed": seed, **train(seed, images, judged)})
             print(json.dumps({k: v for k, v in results[-1].items() if k != "curve"}), flush=True)
             machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
             given.out.write_text(json.dumps({"date": str(date.today()), "machine": machine, "runs": results}))
