@@ -83,6 +83,8 @@ def main() -> None:
         )
     for name in ("worse", "time", "hand", "samples", "steps", "loss"):
         values = sorted(one[name] for one in rows if one[name] is not None)
+        if not values:
+            continue
         print(f"{name}: median {statistics.median(values):.2f}, from {values[0]:.2f} to {values[-1]:.2f}")
     print(f"within {GOOD:g} sd: {sum(one['worse'] <= GOOD for one in rows)} of {len(rows)}")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swell.errors import CheckpointError
-from swell.loop.measuring_budget import LOAN, MeasuringBudget
+from swell.loop.measuring_budget import MeasuringBudget, loan
 
 SHAPE = (1, 8, 1)
 
@@ -31,14 +31,14 @@ def test_what_measuring_costs_stays_within_its_share_and_a_bounded_loan(
     measured = drive(MeasuringBudget(), steps, cost=cost, share=share, step_s=step_s)
     spent, total = cost * sum(measured), steps + cost * sum(measured)
     assert (
-        spent <= max(share * total, LOAN + share * total / 2) + 4 * cost + 1e-6
+        spent <= max(share * total, loan(share) + share * total / 2) + 4 * cost + 1e-6
     )  # two of unknown cost, one at the edge
 
 
 @given(cost=st.floats(0.01, 3.5), share=st.floats(0.005, 0.5))
 def test_once_the_loan_is_repaid_the_share_is_used_up(cost: float, share: float) -> None:
     budget = MeasuringBudget()
-    steps = int(40 * LOAN / share)
+    steps = int(40 * loan(share) / share)
     measured = drive(budget, steps, cost=cost, share=share)
     assert cost * sum(measured) >= 0.8 * share * steps or sum(measured) >= 0.9 * steps
 
@@ -86,7 +86,7 @@ def test_shapes_that_change_all_the_time_do_not_escape_the_budget(shapes: list[i
         budget.committed(shape, measured=measured)
         budget.timed(size * (1 + cost) if measured else size)
         spent, total = spent + cost * size * measured, total + size * (1 + cost * measured)
-    assert spent <= 3 * LOAN + 0.02 * total + 12 * cost
+    assert spent <= 3 * loan(0.02) + 0.02 * total + 12 * cost
 
 
 def test_a_damaged_state_is_refused_and_changes_nothing() -> None:

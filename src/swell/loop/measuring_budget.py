@@ -9,7 +9,7 @@ from typing import Any
 from swell.core.types import Plan
 from swell.errors import CheckpointError
 
-LOAN = 10.0  # unmeasured steps' time that the first burst may cost beyond its share
+_LEAST_LOAN, _LOAN = 10.0, 250.0  # unmeasured steps' time that the first burst may cost beyond its share; times it
 _REPAY = 0.5  # of the share, while the loan is not repaid
 _RECENT = 8  # steps that a mean time is mostly made of
 _OUTLIER = 4.0  # a step that takes this many times its usual time compiled something, or waited for something
@@ -23,13 +23,21 @@ def shape_of(plan: Plan, *, split: bool = False) -> Shape:
     return plan.replicas, plan.global_batch, 1 if split else plan.accumulation
 
 
+def loan(share: float) -> float:
+    """How many steps' time the first burst may cost beyond its share: a tenth of the time lends 25 steps.
+
+    A policy that waits for the noise runs at the base batch until it is known, which costs more than the burst.
+    """
+    return max(_LEAST_LOAN, _LOAN * share)
+
+
 class MeasuringBudget:
     """Times measured and unmeasured steps, and says when measuring has cost its share.
 
     A measured step costs what it takes longer than unmeasured steps of the same shape. What all of them cost together
-    stays below ``share`` of the time so far, or below ``LOAN`` steps and half of that share while the run is young. A
-    measured step of unknown cost is allowed twice; then unmeasured steps are timed first. A step that takes many times
-    longer than usual, because something is compiled, is charged as ``4`` steps.
+    stays below ``share`` of the time so far, or below ``loan(share)`` steps and half of that share while the run is
+    young. A measured step of unknown cost is allowed twice; then unmeasured steps are timed first. A step that takes
+    many times longer than usual, because something is compiled, is charged as ``4`` steps.
 
     Every replica must pass the same numbers: then all of them measure the same steps.
 
@@ -58,7 +66,7 @@ class MeasuringBudget:
         if self._relative is None:
             return known or self._unknown < 2
         step_s = usual[0] if usual is not None and known else self._latest_s
-        limit = max(share * self.total_s, LOAN * step_s + _REPAY * share * self.total_s)
+        limit = max(share * self.total_s, loan(share) * step_s + _REPAY * share * self.total_s)
         return self.spent_s + self._relative * step_s <= limit
 
     def committed(self, shape: Shape, *, measured: bool) -> None:

@@ -81,7 +81,10 @@ CHOICES: dict[str, Choice] = {
         rule=KeepDecayTime(_FIXED_SIZE), reason="orthogonalised steps have a" + _NO_LAW + _DECAY, direct_decay=True
     ),
     "Lion": Choice(
-        rule=KeepDecayTime(_FIXED_SIZE), reason="steps by signs have a" + _NO_LAW + _DECAY, betas=True, direct_decay=True
+        rule=KeepDecayTime(_FIXED_SIZE),
+        reason="steps by signs have a" + _NO_LAW + _DECAY,
+        betas=True,
+        direct_decay=True,
     ),
     "Rprop": Choice(
         rule=Constant(),
