@@ -1,7 +1,7 @@
 """WikiText-2 with a small GPT and AdamW on one GPU: wall time, steps and validation loss, small batch against goodput.
 
     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True SWELL_DATA=... \\
-        python benchmarks/time_to_accuracy/wikitext2.py [--seeds 0 1 2] [--out wikitext2.json]
+        python benchmarks/time_to_accuracy/wikitext2.py [--seeds 0 1 2] [--only goodput] [--out wikitext2.json]
 
 The setting keeps memory from fragmenting while batches change their size; every way runs with it.
 
@@ -162,6 +162,7 @@ WAYS = {"batch 8": plain, "goodput 8 to 256": elastic}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--rows", type=int, help="train on the first N sequences only")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "wikitext2.json")
@@ -176,6 +177,8 @@ def main() -> None:
     results = []
     for seed in given.seeds:
         for way, train in WAYS.items():
+            if given.only and not any(word in way for word in given.only):
+                continue
             results.append({"way": way, "seed": seed, **train(seed, data, epochs=given.epochs)})
             print(json.dumps({k: v for k, v in results[-1].items() if k != "curve"}), flush=True)
             name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
