@@ -6,7 +6,8 @@ Runs of each library train the same GPT-2 in one process: the plain one, swell w
 with ``--control`` the plain one once more, whose ratio shows the noise of the measurement. Each has a thread of its own
 and makes 5 steps at a time while the others wait, in changing order. A round is 60 steps of each run, and ratios are
 taken within a round, so that other work on the machine falls on all alike. The first steps are not timed, and those
-after them are reported apart, because measuring may cost more there. Nothing is saved, logged or evaluated. Wall and
+after them are reported apart, because measuring may cost more there. Then all runs are made again in another order,
+because where one lies in memory may cost or save it a per cent or two. Nothing is saved, logged or evaluated. Wall and
 processor time are recorded. On the CPU the processor's counts, because others use the machine too; on a GPU the wall
 clock's, read when the device has done its work. A library that is not installed is left out.
 """
@@ -23,6 +24,7 @@ import itertools
 import json
 import logging
 import platform
+import random
 import statistics
 import tempfile
 import threading
@@ -350,11 +352,28 @@ class Clock:
 
 
 def measure(
-    train: Any, setup: Setup, kinds: tuple[str, ...], *, warm_up: int, early: int, rounds: int, deadline: float
+    train: Any, setup: Setup, kinds: tuple[str, ...], lengths: argparse.Namespace, *, deadline: float
 ) -> dict[str, Any]:
-    """Times of a step in the early steps together, then by round, until all rounds are made or the deadline is over."""
-    clock, orders = Clock(setup.device), itertools.cycle(itertools.permutations(kinds))
+    """Times of a step in the early steps, and by round; runs are made again until all repeats or the time are over."""
+    first: list[Times] = []
     later: list[Times] = []
+    for number in range(lengths.repeats):
+        if not later or time.monotonic() < deadline:
+            early, rounds = measure_once(train, setup, kinds, lengths, number=number, deadline=deadline)
+            first, later = [*first, early], later + rounds
+            gc.collect()  # not in the middle of the next steps
+    counts = {"repeats": len(first), "rounds": len(later)}
+    return counts | {name: figures(first, later, place) for place, name in enumerate(CLOCKS)}
+
+
+def measure_once(
+    train: Any, setup: Setup, kinds: tuple[str, ...], lengths: argparse.Namespace, *, number: int, deadline: float
+) -> tuple[Times, list[Times]]:
+    """The early steps and the rounds of newly made runs; ``number`` chooses the order in which they are made."""
+    permutations = list(itertools.permutations(kinds))
+    random.Random(number).shuffle(permutations)
+    clock, orders = Clock(setup.device), itertools.cycle(permutations)
+    rounds: list[Times] = []
     with contextlib.ExitStack() as stack:
         runs: dict[str, Stepwise] = {}
         for kind in kinds:
@@ -372,23 +391,23 @@ def measure(
                         spent[kind][place] += (end - start) / steps
             return spent
 
-        timed(warm_up)
-        first = timed(early)
-        while len(later) < rounds and (not later or time.monotonic() < deadline):
-            later.append(timed(ROUND))
-    gc.collect()  # not in the middle of the next library's steps
-    return {"rounds": len(later)} | {name: figures(first, later, place) for place, name in enumerate(CLOCKS)}
+        timed(lengths.warm_up)
+        early = timed(lengths.early)
+        while len(rounds) < lengths.rounds and (not rounds or time.monotonic() < deadline):
+            rounds.append(timed(ROUND))
+    return early, rounds
 
 
-def figures(first: Times, later: list[Times], place: int) -> dict[str, Any]:
+def figures(first: list[Times], later: list[Times], place: int) -> dict[str, Any]:
     """By one clock: milliseconds of a plain step, and ratios to it, early and in each later round."""
     plain = [each["plain"][place] for each in later]
     result: dict[str, Any] = {"plain_ms": round(1e3 * statistics.median(plain), 3)}
-    for kind in list(first)[1:]:
+    early = sum(each["plain"][place] for each in first)
+    for kind in list(first[0])[1:]:
         own = [each[kind][place] for each in later]
         ratios = [a / b for a, b in zip(own, plain, strict=True)]
         result[kind] = {
-            "early": round(first[kind][place] / first["plain"][place], 4) if first["plain"][place] else None,
+            "early": round(sum(each[kind][place] for each in first) / early, 4) if early else None,
             "median": round(statistics.median(ratios), 4),
             "mean": round(sum(own) / sum(plain), 4),
             "over_ms": round(1e3 * statistics.median(a - b for a, b in zip(own, plain, strict=True)), 3),
@@ -430,7 +449,8 @@ def main() -> None:
     arguments.add_argument("--precision", choices=list(MIXED), default="fp32")
     arguments.add_argument("--warm-up", type=int, default=30, help="steps of each run that are not timed")
     arguments.add_argument("--early", type=int, default=120, help="steps after them that are reported apart")
-    arguments.add_argument("--rounds", type=int, default=6, help=f"of {ROUND} steps of each run, after those")
+    arguments.add_argument("--rounds", type=int, default=2, help=f"of {ROUND} steps of each run, after those")
+    arguments.add_argument("--repeats", type=int, default=4, help="how often all of this is done, with new runs")
     arguments.add_argument("--seconds", type=float, default=1e9, help="for all libraries together; at least one round")
     arguments.add_argument("--only", nargs="+", choices=list(LIBRARIES), default=list(LIBRARIES))
     arguments.add_argument("--control", action="store_true", help="time a second plain run too")
@@ -464,15 +484,7 @@ def main() -> None:
             report["rows"][name] = {"left_out": f"{', '.join(absent)} not installed"}
         else:
             try:
-                report["rows"][name] = measure(
-                    train,
-                    setup,
-                    kinds,
-                    warm_up=options.warm_up,
-                    early=options.early,
-                    rounds=options.rounds,
-                    deadline=deadline,
-                )
+                report["rows"][name] = measure(train, setup, kinds, options, deadline=deadline)
             except Exception as error:  # the other libraries are measured all the same
                 traceback.print_exc()
                 report["rows"][name] = {"left_out": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
