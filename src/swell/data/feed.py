@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torch._utils import ExceptionWrapper
+from torch.autograd import profiler
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map  # documented: torch.utils.data.default_collate
 
@@ -154,7 +155,9 @@ class Feed:
     def _read(self, span: Span) -> Any:
         """Without workers nothing is fetched ahead."""
         self._present.span = span
-        batch = next(self._start() if self._iterator is None else self._iterator)
+        iterator = self._start() if self._iterator is None else self._iterator
+        # ``next`` is this, with a mark for torch's profiler around it that takes longer than a batch of cheap samples.
+        batch = next(iterator) if profiler._is_profiler_enabled else iterator._next_data()
         self._prefetch.fetched += span.size
         return batch
 

@@ -6,11 +6,12 @@ import ctypes
 import random
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from swell.checkpoint.rng import capture_rng, restore_rng
 from swell.checkpoint.transfer import share_state
@@ -21,7 +22,7 @@ from swell.job.peers import Peers
 MODES = ("per-replica", "same")
 _REPLICA = 6  # keeps these keys apart from those of the orders
 _WORDS = 625  # of a Mersenne twister: 624 and a position, which moves with each draw; all 624 change when it is through
-_FEW = 4  # of them tell whether anything was drawn: the position and some words beside it
+_FEW = 4  # of them tell whether anything was drawn: the position and the words beside it
 
 
 class RandomStreams:
@@ -40,8 +41,25 @@ class RandomStreams:
         self._seed: int | None = None  # the script's
         self._own_seed: int | None = None  # what this replica's generators were seeded with here; None for the script's
         self._rank: int | None = None  # in the world before
-        self._state: tuple[Any, Any, torch.Generator, Any] | None = None  # when the step under way began
-        self._python, self._numpy = _PythonState(), _NumpyState()
+        self._state: tuple[Any, Any, Tensor, Any] | None = None  # when the step under way began
+        self._python = _WatchedState(
+            present=lambda: getattr(random.getstate, "__self__", None),
+            find=_python_words,
+            copy=lambda: random.getstate(),
+            holds_normal=lambda state: state[2] is not None,
+        )
+        self._numpy = _WatchedState(
+            present=np.random.get_bit_generator,  # pyright: ignore[reportAttributeAccessIssue]  # numpy 1.24
+            find=_numpy_words,
+            copy=lambda: np.random.get_state(),
+            holds_normal=lambda state: bool(state[3]),
+        )
+        self._torch = _WatchedState(
+            present=lambda: torch.default_generator,
+            find=_torch_words,
+            copy=torch.get_rng_state,
+            holds_normal=_torch_holds_normal,
+        )
 
     def begin(self) -> None:
         """Before anything is resumed: remember what the script seeded its generators with."""
@@ -74,12 +92,11 @@ class RandomStreams:
         if self._own_seed is not None and self._rank and torch.initial_seed() != self._own_seed:
             self._seed = torch.initial_seed()
             self._derive(samples)
-        # A clone costs less than the state as a tensor, and a seed with an offset is all that a device's generator has.
-        device = self._device_generator() if self._on_cuda else None
+        device = self._device_generator() if self._on_cuda else None  # a seed and an offset are all that it has
         self._state = (
             self._python.capture(),
             self._numpy.capture(),
-            torch.default_generator.clone_state(),
+            self._torch.capture(),
             None if device is None else (device, device.initial_seed(), device.get_offset()),
         )
 
@@ -95,10 +112,10 @@ class RandomStreams:
         state = self._state
         if state is None:
             return
-        python, numpy, clone, device = state
+        python, numpy, torch_state, device = state
         random.setstate(python)
         np.random.set_state(numpy)
-        torch.default_generator.set_state(clone.get_state())
+        torch.set_rng_state(torch_state)
         if device is not None:
             generator, seed, offset = device
             generator.manual_seed(seed)
@@ -123,65 +140,78 @@ def check_random(mode: str) -> None:
         )
 
 
-class _KnownState:
-    """What was last seen of a generator, and its state then."""
+class _WatchedState:
+    """The state of a global generator, copied only after it has changed, because a copy takes up to 100 microseconds.
 
-    def __init__(self) -> None:
+    Whether it has changed is seen in a few words of the generator's memory. If they are not found, it is copied every
+    time. So it is while the generator holds a second normal number, because that is kept apart and its use not seen.
+    """
+
+    def __init__(
+        self,
+        *,
+        present: Callable[[], Any],  # the generator that is the global one now
+        find: Callable[[Any], Any],  # its position and some words beside it; None if they are not found
+        copy: Callable[[], Any],
+        holds_normal: Callable[[Any], bool],  # whether a state does
+    ) -> None:
+        self._present, self._find, self._copy, self._holds_normal = present, find, copy, holds_normal
         self._generator: Any = None
-        self._memory: Any = None
-        self._seen: list[int] = []
+        self._words: Any = None
+        self._seen: tuple[bytes, Any] | None = None  # the words when the state was copied
         self._state: Any = None
 
-
-class _PythonState(_KnownState):
-    """The state of Python's global generator, copied only if it has changed, because the copy takes 20 microseconds.
-
-    Whether it has changed is seen in the generator's memory. If its words are not found there, it is copied every time.
-    """
-
     def capture(self) -> Any:
-        generator = getattr(random.getstate, "__self__", None)
+        """The state now."""
+        generator = self._present()
         if generator is not self._generator:
-            self._generator, self._memory, self._seen = generator, _memory_of(generator), []
-        if self._memory is None:
-            return random.getstate()
-        now = self._memory[:_FEW]
-        # A second normal number is kept beside that memory, so its use does not show there.
-        if now != self._seen or self._state[2] is not None or self._generator.gauss_next is not None:
-            self._seen, self._state = now, random.getstate()
+            self._generator, self._words, self._seen = generator, self._find(generator), None
+        if self._words is None:
+            return self._copy()
+        now = self._words.raw, getattr(generator, "gauss_next", None)  # the second normal number of Python's
+        if now != self._seen:
+            self._state = self._copy()
+            self._seen = None if self._holds_normal(self._state) else now
         return self._state
 
 
-def _memory_of(generator: Any) -> Any:
-    """The position and the words of a generator as they lie in memory; None if they are not there."""
+def _python_words(generator: Any) -> Any:
     if type(generator) is not random.Random or sys.implementation.name != "cpython":
         return None
-    size, words = random.Random.__basicsize__, array("I", generator.getstate()[1])  # 624 and a position
-    if words.itemsize != 4 or len(words) != _WORDS:
+    *words, position = generator.getstate()[1]
+    return _words_beside(id(generator), words, position, size=random.Random.__basicsize__)
+
+
+def _numpy_words(generator: Any) -> Any:
+    """At the address that numpy documents for C code: the words, then the position."""
+    if type(generator).__name__ != "MT19937":
         return None
-    place = ctypes.string_at(id(generator), size).find(words[:-1].tobytes())
-    if place < 4:
+    return (ctypes.c_char * (4 * _FEW)).from_address(generator.ctypes.state_address + 4 * (_WORDS - _FEW))
+
+
+def _torch_words(generator: Any) -> Any:
+    """In the object that the Python one stands for; a saved state has the position and the words as 64-bit numbers."""
+    address, numbers = getattr(generator, "_cdata", None), generator.get_state().numpy().view(np.uint64)
+    if address is None or len(numbers) < 3 + _WORDS:
         return None
-    memory = (ctypes.c_uint32 * _WORDS).from_address(id(generator) + place - 4)
-    return memory if memory[0] == words[-1] else None
+    position, words = int(numbers[2]), numbers[3 : 2 + _WORDS].tolist()
+    return _words_beside(address, words, position, size=256 + 4 * _WORDS)
 
 
-class _NumpyState(_KnownState):
-    """The state of numpy's global generator, copied only if it has changed, because the copy takes 100 microseconds.
+def _words_beside(address: int, words: Sequence[int], position: int, *, size: int) -> Any:
+    """The position, which lies before the words, and the first of these, in an object of this size; None if not there.
 
-    Whether it has changed is seen in the generator's memory, by the address that numpy documents for C code.
+    Only what may be theirs is read, so that nothing beyond the object is.
     """
+    sought = array("I", [position, *words]).tobytes()
+    for place in range(address, address + size - len(sought) + 1, 4):
+        if ctypes.string_at(place, 8) == sought[:8] and ctypes.string_at(place, len(sought)) == sought:
+            return (ctypes.c_char * (4 * _FEW)).from_address(place)
+    return None
 
-    def capture(self) -> Any:
-        generator = np.random.get_bit_generator()  # pyright: ignore[reportAttributeAccessIssue]  # numpy 1.24
-        if generator is not self._generator:
-            self._generator, self._memory, self._seen = generator, None, []
-            if type(generator).__name__ == "MT19937":
-                self._memory = (ctypes.c_uint32 * _WORDS).from_address(generator.ctypes.state_address)
-        if self._memory is None:
-            return np.random.get_state()
-        now = self._memory[-_FEW:]
-        # A second normal number is kept beside that memory, so its use does not show there.
-        if now != self._seen or self._state[3]:
-            self._seen, self._state = now, np.random.get_state()
-        return self._state
+
+def _torch_holds_normal(state: Tensor) -> bool:
+    """By the bytes that follow the words."""
+    begin = 8 * (2 + _WORDS)
+    rest = len(state) - begin
+    return ctypes.string_at(state.data_ptr() + begin, rest) != bytes(rest)
