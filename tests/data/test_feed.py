@@ -287,3 +287,13 @@ def test_tensors_and_plain_lists_are_data_sets() -> None:
     feed = Feed(TensorDataset(table), lambda epoch: Sequential(10))
     assert torch.equal(feed.fetch(Span(0, 2, 4))[0], table[2:4])
     assert Feed(["a", "b", "c"], lambda epoch: Sequential(3)).fetch(Span(0, 0, 2)) == ["a", "b"]
+
+
+def test_torchs_profiler_sees_each_batch_as_with_a_plain_loader() -> None:
+    feed, loader = Feed(Records(), order_of), DataLoader(TensorDataset(torch.arange(8)), batch_size=4)
+    feed.fetch(Span(0, 0, 4))  # before anybody looks
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        assert [seen(feed.fetch(Span(0, k, k + 4))) for k in (4, 8)] == [members(Span(0, k, k + 4)) for k in (4, 8)]
+        assert len(list(loader)) == 2
+    marks = [event.count for event in profile.key_averages() if event.key.startswith("enumerate(DataLoader)")]
+    assert marks == [2 + 3], "the plain loader looks once more, for its end"

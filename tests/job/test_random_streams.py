@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -187,17 +187,22 @@ def test_a_wrong_mode_is_refused() -> None:
         swell.Job(batch=4, random="each")
 
 
-def test_numpys_state_is_captured_where_only_the_second_of_two_normal_numbers_was_used() -> None:
+@pytest.mark.parametrize(
+    "normal",
+    [np.random.normal, lambda: random.gauss(0, 1), lambda: float(torch.randn(()))],
+    ids=("numpy", "python", "torch"),
+)
+def test_a_state_is_captured_where_only_the_second_of_two_normal_numbers_was_used(normal: Callable[[], float]) -> None:
     streams = RandomStreams(swell.Job(batch=4, progress=False).engine.peers)
     with seeded(5):
         streams.begin_step(0)
-        np.random.normal()  # draws two and keeps one
+        normal()  # draws two and keeps one
         streams.begin_step(1)
-        kept = np.random.normal()
+        kept = normal()
         streams.begin_step(2)  # nothing was drawn since, but the kept one is gone
-        after = np.random.normal(), np.random.normal()
+        after = normal(), normal()
         streams.undo()
-        assert (np.random.normal(), np.random.normal()) == after and kept not in after
+        assert (normal(), normal()) == after and kept not in after
 
 
 DRAWS: dict[str, Any] = {
@@ -211,11 +216,15 @@ DRAWS: dict[str, Any] = {
     "numpy, a whole block": lambda: np.random.bytes(4 * 624),
     "numpy, seeded": lambda: np.random.seed(3),
     "torch": lambda: torch.rand(3),
+    "torch, normal": lambda: torch.randn(1),
+    "torch, normal of 64 bits": lambda: torch.randn(1, dtype=torch.float64),
+    "torch, a whole block": lambda: torch.rand(624),
+    "torch, seeded": lambda: torch.manual_seed(3),
 }
 
 
 @given(steps=st.lists(st.lists(st.sampled_from(sorted(DRAWS)), max_size=3), min_size=1, max_size=6))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=100)
 def test_an_undone_step_finds_the_generators_where_it_began(steps: list[list[str]]) -> None:
     streams = RandomStreams(swell.Job(batch=4, progress=False).engine.peers)
     with seeded(5):

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from swell.checkpoint.rng import capture_rng, restore_rng
 from swell.checkpoint.transfer import share_state
@@ -41,7 +40,7 @@ class RandomStreams:
         self._seed: int | None = None  # the script's
         self._own_seed: int | None = None  # what this replica's generators were seeded with here; None for the script's
         self._rank: int | None = None  # in the world before
-        self._state: tuple[Any, Any, Tensor, Any] | None = None  # when the step under way began
+        self._state: tuple[Any, Any, torch.Generator, Any] | None = None  # when the step under way began
         self._python = _WatchedState(
             present=lambda: getattr(random.getstate, "__self__", None),
             find=_python_words,
@@ -57,7 +56,7 @@ class RandomStreams:
         self._torch = _WatchedState(
             present=lambda: torch.default_generator,
             find=_torch_words,
-            copy=torch.get_rng_state,
+            copy=lambda: torch.default_generator.clone_state(),  # costs less than the state as a tensor
             holds_normal=_torch_holds_normal,
         )
 
@@ -112,10 +111,10 @@ class RandomStreams:
         state = self._state
         if state is None:
             return
-        python, numpy, torch_state, device = state
+        python, numpy, clone, device = state
         random.setstate(python)
         np.random.set_state(numpy)
-        torch.set_rng_state(torch_state)
+        torch.default_generator.set_state(clone.get_state())
         if device is not None:
             generator, seed, offset = device
             generator.manual_seed(seed)
@@ -159,6 +158,7 @@ class _WatchedState:
         self._generator: Any = None
         self._words: Any = None
         self._seen: tuple[bytes, Any] | None = None  # the words when the state was copied
+        self._sure = False  # whether a use of the generator since then would be seen
         self._state: Any = None
 
     def capture(self) -> Any:
@@ -169,9 +169,10 @@ class _WatchedState:
         if self._words is None:
             return self._copy()
         now = self._words.raw, getattr(generator, "gauss_next", None)  # the second normal number of Python's
-        if now != self._seen:
-            self._state = self._copy()
-            self._seen = None if self._holds_normal(self._state) else now
+        if now == self._seen and not self._sure:  # asked only now, because a generator in use is copied anyway
+            self._sure = not self._holds_normal(self._state)
+        if now != self._seen or not self._sure:
+            self._state, self._seen, self._sure = self._copy(), now, False
         return self._state
 
 
@@ -210,8 +211,6 @@ def _words_beside(address: int, words: Sequence[int], position: int, *, size: in
     return None
 
 
-def _torch_holds_normal(state: Tensor) -> bool:
-    """By the bytes that follow the words."""
-    begin = 8 * (2 + _WORDS)
-    rest = len(state) - begin
-    return ctypes.string_at(state.data_ptr() + begin, rest) != bytes(rest)
+def _torch_holds_normal(generator: torch.Generator) -> bool:
+    """By the bytes that follow the words in a saved state."""
+    return bool(generator.get_state()[8 * (2 + _WORDS) :].any())
