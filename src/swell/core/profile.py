@@ -17,6 +17,7 @@ _MOVED, _JITTER = 0.02, 0.1  # a summary is renewed when its median moved by 2 %
 _REST = 16  # steps between two renewals at first, because the law of step times is fitted again after each; but at once
 _SUDDEN = 1.25  # while little was measured of a configuration, or if its median moved by this factor
 _PART = 64  # and later this part of all steps
+_TOGETHER = 16  # steps that are taken in at once, unless somebody reads before
 _TRIED, _USED = 512, 2048  # steps for which a configuration is remembered, if it was only tried, or used for a while
 _CHANGED = 1.5  # a machine slower or faster by this factor is another machine: its earlier times are forgotten
 _CONTRADICTED = 64  # steps for which times are remembered that contradict the present ones
@@ -69,12 +70,38 @@ class Profile:
         self._renewed = 0  # the step at which the summaries changed last
         self._looked = 0  # the step at which a summary was last compared with the times
         self._summaries: tuple[StepSummary, ...] = ()
-        self.latest: StepTimes | None = None  # the step that was taken in last, by this process
+        self._latest: StepTimes | None = None
+        self._waiting: list[tuple[Configuration, float, float]] = []  # steps that are taken in before anybody reads
+
+    @property
+    def latest(self) -> StepTimes | None:
+        """The step that this process added last."""
+        self._take_in()
+        return self._latest
 
     def add(self, times: StepTimes) -> None:
         """Add one committed step; a time that is not finite and above 0 is ignored."""
-        self.latest = times
-        shape = (times.replicas, times.nodes, times.micro_batch, times.accumulation)
+        self.add_step((times.replicas, times.nodes, times.micro_batch, times.accumulation), times.step_s, times.sync_s)
+
+    def add_step(self, shape: Configuration, step_s: float, sync_s: float = 0.0) -> None:
+        """As ``add``; steps are taken in together, which takes less time, because mostly nobody reads after each."""
+        self._waiting.append((shape, step_s, sync_s))
+        if len(self._waiting) >= _TOGETHER:
+            self._take_in()
+
+    def _take_in(self) -> None:
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        for shape, step_s, sync_s in waiting:
+            self._take(shape, step_s, sync_s)
+        (replicas, nodes, micro_batch, accumulation), step_s, sync_s = waiting[-1]
+        self._latest = StepTimes(
+            replicas=replicas, nodes=nodes, micro_batch=micro_batch, accumulation=accumulation,
+            step_s=step_s, sync_s=sync_s,
+        )  # fmt: skip
+
+    def _take(self, shape: Configuration, step_s: float, sync_s: float) -> None:
         self._steps += 1
         if shape != self._shape:
             self._shape = shape
@@ -82,18 +109,18 @@ class Profile:
             self._entries[shape] = self._entries.pop(shape, _Entry())
             while len(self._entries) > self._limit:
                 self._swap(self._entries.pop(next(iter(self._entries))).summary, None)
-        if not 0 < times.step_s < math.inf:
+        if not 0 < step_s < math.inf:
             return
         if self._leave_out:
             self._leave_out -= 1
             return
         entry = self._entries[shape]
         entry.last = self._steps
-        entry.step_s.append(times.step_s)
-        entry.sync_s.append(times.sync_s)
+        entry.step_s.append(step_s)
+        entry.sync_s.append(sync_s)
         if len(entry.step_s) > self._window:
             del entry.step_s[0], entry.sync_s[0]
-        if not self._rests(entry, times.step_s):
+        if not self._rests(entry, step_s):
             self._looked = self._steps
             self._summarize(shape, entry)
             self._forget_the_past(shape, entry)
@@ -111,6 +138,7 @@ class Profile:
 
     def summaries(self) -> tuple[StepSummary, ...]:
         """One summary per configuration with at least three measured steps, in order of configuration."""
+        self._take_in()
         return self._summaries
 
     def _summarize(self, shape: Configuration, entry: _Entry) -> None:
@@ -160,6 +188,7 @@ class Profile:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything as lists and numbers, ready for JSON."""
+        self._take_in()
         return {
             "entries": [
                 {
@@ -199,6 +228,7 @@ class Profile:
             ) from error
         self._entries, self._shape, self._leave_out, self._steps, self._summaries = entries, None, 0, 0, ()
         self._renewed = self._looked = 0
+        self._waiting = []
         for entry in entries.values():
             if entry.summary is not None:
                 self._swap(None, entry.summary)

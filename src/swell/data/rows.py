@@ -36,10 +36,11 @@ def samples_left_out(batch: Any, asked: int) -> int:
     >>> samples_left_out((torch.zeros(30, 8), torch.zeros(30)), 32), samples_left_out(torch.zeros(20, 32), 32)
     (2, 0)
     """
+    for tensor in _tensors(batch):  # mostly the first has a row for each
+        if asked in tensor.shape:
+            return 0
     held = rows(batch)
-    if held is None or not 1 < held < asked or any(asked in tensor.shape for tensor in _tensors(batch)):
-        return 0
-    return asked - held
+    return 0 if held is None or not 1 < held < asked else asked - held
 
 
 def _tensors(batch: Any) -> list[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from swell.gradients.preconditioner import Preconditioner
 from swell.gradients.sharded import ShardedGradients
 
 ABSENT, DENSE, SPARSE = "0", "1", "2"  # which gradient a parameter has; replicas agree on the largest code
-_grad = attrgetter("grad")
+_grad, _params = attrgetter("grad"), itemgetter("params")
 
 
 class GradientSum:
@@ -88,7 +88,7 @@ class GradientSum:
     @property
     def outdated(self) -> bool:
         """Whether parameters were added to the optimizer since ``clear``."""
-        return [len(group["params"]) for group in self._optimizer.param_groups] != self._sizes
+        return list(map(len, map(_params, self._optimizer.param_groups))) != self._sizes
 
     def weigh(self, multiplier: float) -> None:
         """Multiply what a backward pass left in ``.grad``, where its loss was not weighted before it."""

@@ -8,13 +8,14 @@ from dataclasses import asdict
 from typing import Any
 
 from swell.core.events import BatchChanged, EpochEnded, GrowthTakenBack, Stepped, StepSkipped
+from swell.core.types import Observation
 from swell.errors import LossError
 from swell.job.horizon import Horizon
 from swell.job.peers import Peers
 from swell.job.planner import Chosen
 from swell.job.rollback import Rollback
 from swell.job.run_state import RunState
-from swell.job.step_clock import Duration, StepClock
+from swell.job.step_clock import Duration, HostDuration, StepClock
 from swell.job.step_record import StepRecord
 from swell.job.update import Outcome
 from swell.loop.measuring_budget import shape_of
@@ -48,7 +49,7 @@ class Committer:
         self._overflows = 0
         self._undo_rest = False  # whether the user's code may still change something of a step that comes again
         self._clock = StepClock(peers.device)
-        self._latest: Duration | None = None
+        self._latest: Duration | HostDuration | None = None
 
     @property
     def last_s(self) -> float:
@@ -62,7 +63,7 @@ class Committer:
         """
         self._clock.start(exact=timed)
         self.rollback.begin_step()
-        self.rollback.begin_random(self._state.samples)
+        self.rollback.begin_random(self._state.ledger.samples)
         self._state.metrics.begin_step()
 
     def record(self) -> StepRecord:
@@ -98,7 +99,8 @@ class Committer:
         marks.stepped = set()
         if step.measured or step.paired:
             marks.measured_at = ledger.samples
-        self._report_change(chosen)
+        if chosen.observation is not None:
+            self._report_change(chosen, chosen.observation)
         pace.timed(outcome.last_s)
         if chosen.timed:
             state.measuring.timed(outcome.last_s)
@@ -121,12 +123,10 @@ class Committer:
             askable=in_body and all(step.plan.shares),
         )
         self._latest = self._clock.stop()
-        if self._trains(pace.step - 1):
-            target = self._horizon.target
-            progress = pace.progress if target is None else min(pace.progress, target)
-            for learner in state.learners:
-                if learner.schedule is not None:
-                    learner.schedule.advance(progress)
+        for learner in state.learners:
+            if learner.schedule is not None and self._trains(pace.step - 1):
+                target = self._horizon.target
+                learner.schedule.advance(pace.progress if target is None else min(pace.progress, target))
         if self._reporter.heard or peers.elastic:
             self._report(step, self._latest)
         elif pace.follows_noise:
@@ -135,9 +135,9 @@ class Committer:
             self._record = None  # it still looks at the loss when that arrives
         self._after_commit(pace.step)
 
-    def _report_change(self, chosen: Chosen) -> None:
-        pace, observation = self._state.pace, chosen.observation
-        if observation is None or not pace.differs(chosen.batch, observation):
+    def _report_change(self, chosen: Chosen, observation: Observation) -> None:
+        pace = self._state.pace
+        if not pace.differs(chosen.batch, observation):
             return
         self._emit(
             BatchChanged(
@@ -152,7 +152,7 @@ class Committer:
             )
         )
 
-    def _report(self, step: StepInProgress, duration: Duration) -> None:
+    def _report(self, step: StepInProgress, duration: Duration | HostDuration) -> None:
         """Log the step as soon as its loss is there too."""
         state, plan = self._state, step.plan
         pace, marks, ledger, noise = state.pace, state.marks, state.ledger, state.noise

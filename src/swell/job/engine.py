@@ -141,9 +141,10 @@ class Engine:
 
     def _signals(self, samples: int) -> Signals:
         """What this replica votes for, for the moment after a step of ``samples`` samples."""
+        reachable = not self.peers.undisturbed
         return Signals(
-            noticed=self.peers.notice() is not None,
-            pending=self.peers.pending(),
+            noticed=reachable and self.peers.notice() is not None,
+            pending=reachable and self.peers.pending(),
             due=self.saving.due(samples),
             seconds=self.state.milestones.seconds,
         )

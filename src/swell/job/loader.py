@@ -98,13 +98,15 @@ class TrainingLoader:
 
     def _hand_out(self, step: StepInProgress) -> Iterator[Any]:
         """The step's micro-batches on this replica, until it is over or cannot be finished."""
-        metrics = self._state.metrics
+        metrics, watched = self._state.metrics, self._steps.watched
         for index in range(len(step.mine)):
-            self._steps.mark("loading")
+            if watched:
+                self._steps.mark("loading")
             began = time.perf_counter()
             batch = self._fetch(step, index)
             step.waited_s += time.perf_counter() - began
-            self._steps.mark("training")
+            if watched:
+                self._steps.mark("training")
             micro = step.hand_out(index)
             step.left_out = self._state.data.left_out(batch, micro.size)
             metrics.muted, metrics.samples = micro.weight == 0, micro.size

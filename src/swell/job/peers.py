@@ -25,6 +25,7 @@ class Peers:
         self.faulty = any(faults.plans(point) for point in POINTS)
         self.device = world.device  # what this replica computes on
         self.elastic = world.elastic  # whether replicas can join and leave while the run goes on
+        self.undisturbed = not world.elastic and notices is None  # whether nothing can reach this replica from outside
         self._passed_on = False  # whether the supervisor handles the notice that reached this replica
         self._enter(world.collective if world.joined else ALONE)  # a newcomer is alone until it joins
 

@@ -8,13 +8,13 @@ takes longer.
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 
 class Duration:
-    """The time between two moments; reading it waits until the device has reached the second."""
+    """The time between two moments of a device; reading it waits until the device has reached the second."""
 
     def __init__(self, began: Any, ended: Any, spare: list[Any]) -> None:
         self._began, self._ended, self._spare = began, ended, spare
@@ -27,13 +27,16 @@ class Duration:
         return self._seconds
 
     def _read(self) -> float:
-        began, ended = self._began, self._ended
-        if isinstance(ended, float):
-            return ended - began
-        ended.synchronize()
-        seconds = began.elapsed_time(ended) / 1e3
-        self._spare += (began, ended)
+        self._ended.synchronize()
+        seconds = self._began.elapsed_time(self._ended) / 1e3
+        self._spare += (self._began, self._ended)
         return seconds
+
+
+class HostDuration(NamedTuple):
+    """The time between two moments of the host."""
+
+    seconds: float
 
 
 class StepClock:
@@ -48,15 +51,15 @@ class StepClock:
     def start(self, *, exact: bool) -> None:
         """A step begins; ``exact`` if the time of this single step counts."""
         self._by_device = exact and self._device.type == "cuda"
-        self._began = self._now()
+        self._began = self._moment() if self._by_device else time.perf_counter()
 
-    def stop(self) -> Duration:
+    def stop(self) -> Duration | HostDuration:
         """The step was committed."""
-        return Duration(self._began, self._now(), self._spare)
+        if self._by_device:
+            return Duration(self._began, self._moment(), self._spare)
+        return HostDuration(time.perf_counter() - self._began)
 
-    def _now(self) -> Any:
-        if not self._by_device:
-            return time.perf_counter()
+    def _moment(self) -> Any:
         moment = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)
         moment.record(torch.cuda.current_stream(self._device))
         return moment

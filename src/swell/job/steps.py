@@ -52,6 +52,7 @@ class Steps:
         self._habits = Habits(state.pace, peers)
         self._updating = False
         self._looping = False
+        self.watched = peers.elastic  # whether anybody looks at the marks
         self._after: tuple[Signals, int] | None = None  # signals of the step committed last, and its world
 
     @property

@@ -55,20 +55,20 @@ class TrainingData:
     ) -> None:
         self._source, self.ledger, self.drop_last, self.given = source, ledger, drop_last, given
         self._failing, self._generator = failing, generator
+        self._endless = ledger.length == UNKNOWN_LENGTH  # a stream
         self._same = SameData(fingerprints)
 
     @property
     def epoch_size(self) -> int | None:
         """Samples of an epoch; None for a stream, whose end is not known."""
-        length = self.ledger.length
-        return None if length == UNKNOWN_LENGTH else length
+        return None if self._endless else self.ledger.length
 
     def next_span(self, batch: int, *, peers: Peers, lay_out: Callable[[], Plan]) -> tuple[int, int] | None:
         """The positions of the next step, at most ``batch`` of them; None at the end of the epoch.
 
         ``lay_out`` is the plan of a whole step, for streams of which each replica reads a part of its own.
         """
-        if self.epoch_size is not None:
+        if not self._endless:
             span = self.ledger.next_span(batch)
             if span is not None:  # otherwise others may be ending the epoch
                 self._same.compare(peers, epoch=self.ledger.epoch)
@@ -92,7 +92,7 @@ class TrainingData:
 
         The end of a stream is known only where it cuts a step short. That step counts up to a whole base batch.
         """
-        if self.epoch_size is not None:
+        if not self._endless:
             return self.ledger.base_steps(start, stop, base=base)
         short = stop - start < batch
         return (-(-stop // base) * base - start) / base if short else (stop - start) / base

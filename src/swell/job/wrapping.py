@@ -62,7 +62,7 @@ def _guard(learner: Learner, under_way: Callable[[], bool]) -> None:
     """Refuse steps of the optimizer by anybody but the job while the user goes through the training loader."""
 
     def refuse(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if under_way() and not learner.steps_now:
+        if not learner.steps_now and under_way():
             raise LoopError(
                 "optimizer.step() was called in the training loop, where the job steps the optimizer: it would move "
                 "the weights by one micro-batch of one replica. Remove the call; job.step() does it."

@@ -97,12 +97,14 @@ class Metrics:
 
     def commit(self) -> None:
         """Count the waiting values; several replicas must have exchanged them before."""
+        self._between = True
+        if not (self._pending or self._late or self._summed):
+            return
         for waiting in (self._summed,) if self._summed else (self._pending, self._late):
             for name, entry in waiting.items():
                 _add_to(self._committed, name, entry)
         for waiting in (self._pending, self._late, self._summed):
             waiting.clear()
-        self._between = True
 
     def drop(self) -> None:
         """Forget the values of the step in progress: it did not happen."""

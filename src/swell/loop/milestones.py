@@ -47,8 +47,7 @@ class Milestones:
         """A step was committed; ``askable`` if the user's code of every replica is about to see that."""
         if self._asked:
             self._from = self._to
-        seconds = max(seconds, self._to.seconds)
-        self._to = Counts(steps=steps, samples=samples, progress=progress, seconds=seconds)
+        self._to = Counts(steps, samples, progress, max(seconds, self._to.seconds))
         self._asked, self._agreed_at = askable, self._clock()
 
     def passed(self, unit: str, every: float) -> bool:

@@ -124,10 +124,10 @@ class Pace:
 
         With ``split`` a plan of a single micro-batch is cut in two, so that it can be measured.
         """
-        high = self._high if self.layout is None else _least(self.layout.micro_batch, self._layout_high)
-        high = _spread(_least(high, self.max_micro), self.devices)
-        key = (batch, count, replicas, split, high)
+        key = (batch, count, replicas, split, self.layout, self.max_micro, self.devices)
         if key != self._plan_key:  # mostly it is the plan of the step before
+            high = self._high if self.layout is None else _least(self.layout.micro_batch, self._layout_high)
+            high = _spread(_least(high, self.max_micro), self.devices)
             self._plan, self._plan_key = self._make_plan(batch, count, replicas, split, high), key
         return self._plan
 
@@ -196,15 +196,12 @@ class Pace:
 
     def agree_on_memory(self, fits: float) -> None:
         """Bound micro-batches by what fits the memory of every replica; infinite where that is not known."""
-        self.max_micro = None if math.isinf(fits) else max(int(fits), 1)
+        self.max_micro = None if fits == math.inf else max(int(fits), 1)
 
     def timed(self, step_s: float) -> None:
         """Add the time of the step before on its slowest replica; every replica must pass the same number."""
         if self._untimed is not None and step_s > 0:
-            replicas, nodes, micro, accumulation = self._untimed
-            self.profile.add(
-                StepTimes(replicas=replicas, nodes=nodes, micro_batch=micro, accumulation=accumulation, step_s=step_s)
-            )
+            self.profile.add_step(self._untimed, step_s)
         self._untimed = None
 
     def committed(

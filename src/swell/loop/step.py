@@ -20,16 +20,13 @@ class Phase(Enum):
     COMMITTED = "committed"  # its samples count as done, here or by the state of replicas that were ahead
     GIVEN_UP = "given up"  # its samples come again, or are passed over
 
-    __hash__ = object.__hash__  # of the member itself; an enum's own is slow
+    following: tuple[Phase, ...]  # what a step may become next; nothing where it has ended
 
 
-_NEXT = {
-    Phase.OPEN: {Phase.VOTED, Phase.COMMITTED, Phase.GIVEN_UP},
-    Phase.VOTED: {Phase.VOTED, Phase.UPDATED, Phase.COMMITTED, Phase.GIVEN_UP},
-    Phase.UPDATED: {Phase.VOTED, Phase.COMMITTED, Phase.GIVEN_UP},
-    Phase.COMMITTED: set(),
-    Phase.GIVEN_UP: set(),
-}
+Phase.OPEN.following = (Phase.VOTED, Phase.COMMITTED, Phase.GIVEN_UP)
+Phase.VOTED.following = (Phase.UPDATED, Phase.VOTED, Phase.COMMITTED, Phase.GIVEN_UP)
+Phase.UPDATED.following = (Phase.COMMITTED, Phase.VOTED, Phase.GIVEN_UP)
+Phase.COMMITTED.following = Phase.GIVEN_UP.following = ()
 
 
 @dataclass
@@ -74,8 +71,8 @@ class StepInProgress:
 
         ``by_others``: the state of replicas that were ahead ended it, not a call of the user's.
         """
-        assert phase in _NEXT[self.phase], f"a step that is {self.phase.value} cannot become {phase.value}"
-        self.phase, self.ended = phase, not _NEXT[phase]
+        assert phase in self.phase.following, f"a step that is {self.phase.value} cannot become {phase.value}"
+        self.phase, self.ended = phase, not phase.following
         self.abandoned = phase is Phase.GIVEN_UP or (self.ended and by_others)
 
     @property

@@ -21,11 +21,11 @@ class Fanout:
 
     def __init__(self, sinks: Iterable[Sink]) -> None:
         self._sinks = list(sinks)
+        self._look()
 
-    @property
-    def shows_steps(self) -> bool:
-        """Whether any sink wants more than warnings."""
-        return any(not isinstance(sink, WarningLog) for sink in self._sinks)
+    def _look(self) -> None:
+        # Whether any sink wants more than warnings; asked in each step, so worked out when sinks come and go.
+        self.shows_steps = any(not isinstance(sink, WarningLog) for sink in self._sinks)
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
@@ -38,6 +38,7 @@ class Fanout:
                 sink.emit(event)
             except Exception as error:
                 self._sinks.remove(sink)
+                self._look()
                 _LOGGER.warning(
                     "%s failed on a %r event (%s: %s) and gets no more events; training goes on.",
                     type(sink).__name__,
@@ -56,6 +57,7 @@ class Fanout:
     def close(self) -> None:
         while self._sinks:
             self._close(self._sinks.pop(0))
+        self._look()
 
     def _close(self, sink: Sink) -> None:
         try:
