@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
@@ -135,6 +136,19 @@ def test_a_profile_goes_on_from_its_saved_state_as_if_nothing_had_happened(befor
         restored.add(one)
         fresh_start.add(one)
     assert restored.summaries() == fresh_start.summaries()
+
+
+@given(runs, st.lists(st.booleans(), max_size=60))
+def test_it_does_not_matter_how_often_a_profile_is_read(steps, reads):
+    often, once = Profile(), Profile()
+    for times, read in itertools.zip_longest(steps, reads[: len(steps)], fillvalue=False):
+        often.add(times)
+        once.add(times)
+        if read:
+            often.summaries()
+            assert often.latest == times
+    assert often.state_dict() == once.state_dict()
+    assert often.summaries() == once.summaries() and often.latest == once.latest
 
 
 def test_memory_is_bounded_and_the_configuration_not_run_for_longest_goes_first():

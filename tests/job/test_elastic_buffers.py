@@ -149,3 +149,17 @@ def test_what_was_written_between_two_steps_stays() -> None:
     statistics.fill_(9.0)
     rollback.undo()
     assert statistics.tolist() == [7.0] * 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_buffers_that_were_given_other_memory_between_two_steps_come_back_from_there(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3)).to(dtype)
+    rollback = kept(model)
+    for number, buffer in enumerate(model.buffers()):
+        buffer.data = torch.full_like(buffer, 5 + number)
+    before = copy.deepcopy(state_of(model))
+    rollback.begin_step()
+    model(torch.randn(8, 3, dtype=dtype))
+    assert state_of(model) != before
+    rollback.undo()
+    assert state_of(model) == before

@@ -159,6 +159,18 @@ def test_gradients_of_some_layers_may_be_left_out() -> None:
     assert torch.equal(model[0].weight, first) and not torch.equal(model[2].weight, last)  # type: ignore[index]
 
 
+def test_gradients_of_the_first_and_the_last_layer_may_be_left_out_late_in_a_run() -> None:
+    """Then only these are looked at; that they are gone says nothing of the others."""
+
+    def body(job: swell.Job, model: Any, optimizer: Any, x: Tensor, y: Tensor) -> None:
+        job.backward(mean_loss(model, x, y))
+        if job.steps > 70:
+            model[0].weight.grad = model[2].bias.grad = None
+        job.step()
+
+    assert go(body, n=400, batch=4)[0].steps == 100
+
+
 def test_what_is_right_is_let_be() -> None:
     def body(job: swell.Job, model: Any, optimizer: Any, x: Tensor, y: Tensor) -> None:
         optimizer.zero_grad()

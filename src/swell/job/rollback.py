@@ -46,20 +46,24 @@ class _SmallBuffers:
 
     def _read(self) -> None:
         self._tensors = [owner.get(name) for owner, name in self._slots]
-        self._present = [tensor for tensor in self._tensors if tensor is not None and _is_small(tensor)]
-        self._addresses = [tensor.data_ptr() for tensor in self._present]
+        self._viewed: list[Tensor] = []  # those that are copied by a view of the memory that they had here
         self._others = [(t, t.detach().clone()) for t in self._tensors if t is not None and not _is_small(t)]
         kinds: defaultdict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
-        for tensor in self._present:
-            words = _words(tensor.detach())
-            kinds[words.dtype, words.device].append(words)
-        self._kinds = [(words, torch.cat(words)) for words in kinds.values()]  # flat views of the tensors, their copy
+        for tensor in self._tensors:
+            if tensor is not None and _is_small(tensor):
+                words = tensor if _is_flat(tensor) else _words(tensor.detach())
+                kinds[words.dtype, words.device].append(words)
+                if words is not tensor:
+                    self._viewed.append(tensor)
+        self._addresses = list(map(_address, self._viewed))
+        # Flat tensors or flat views of tensors, and the copy of them all.
+        self._kinds = [(words, torch.cat(words)) for words in kinds.values()]
 
     def copy(self) -> None:
         """Copy them all, whether or not they were written to: torch does not count what kernels write."""
         present = list(map(dict.get, self._owners, self._names))
         moved = not all(map(is_, present, self._tensors))
-        if moved or list(map(_address, self._present)) != self._addresses:
+        if moved or list(map(_address, self._viewed)) != self._addresses:
             self._read()
             return
         for words, values in self._kinds:
@@ -163,6 +167,11 @@ def _is_small(tensor: Tensor) -> bool:
     """Whether it is copied with others: small, in one piece of plain memory."""
     plain = type(tensor) is Tensor and not tensor.is_sparse and not tensor.is_quantized
     return plain and tensor.numel() <= SMALL and tensor.is_contiguous()
+
+
+def _is_flat(tensor: Tensor) -> bool:
+    """Whether it can be joined with the words of others as it is, wherever its memory lies then."""
+    return tensor.dim() == 1 and tensor.dtype == torch.float32 and not tensor.requires_grad
 
 
 def _words(tensor: Tensor) -> Tensor:
