@@ -19,9 +19,10 @@ def rows(batch: Any) -> int | None:
     """
     first = None
     for tensor in _tensors(batch):
-        if tensor.dim() == 0 or first not in (None, tensor.shape[0]):
+        size = tensor.size(0) if tensor.dim() else None
+        if size is None or first not in (None, size):
             return None
-        first = tensor.shape[0]
+        first = size
     return first
 
 

@@ -127,7 +127,8 @@ class Engine:
         self.rehearsal.begin(self.state, self.peers)
 
     def _require_ready(self) -> None:
-        self.require_open("the training loader")
+        if self._closed:
+            self.require_open("the training loader")
         if not self.state.learners:
             raise LoopError("the job has no model yet. Call job.wrap(model, optimizer) before the loop.")
 

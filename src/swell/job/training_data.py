@@ -56,6 +56,7 @@ class TrainingData:
         self._source, self.ledger, self.drop_last, self.given = source, ledger, drop_last, given
         self._failing, self._generator = failing, generator
         self._endless = ledger.length == UNKNOWN_LENGTH  # a stream
+        self._row_each = given.options.collate_fn in (None, default_collate)  # whether each sample makes a row
         self._same = SameData(fingerprints)
 
     @property
@@ -106,9 +107,7 @@ class TrainingData:
 
         ``default_collate`` makes a row of each sample, so any other number of rows is wrong there.
         """
-        if self.given.options.collate_fn not in (None, default_collate):
-            return samples_left_out(batch, asked)
-        return asked - (rows(batch) or asked)
+        return asked - (rows(batch) or asked) if self._row_each else samples_left_out(batch, asked)
 
     def announce(self, *, rank: int, step: int) -> None:
         """Tell loading processes where the run is, for faults that are planned there."""

@@ -29,7 +29,7 @@ Phase.UPDATED.following = (Phase.COMMITTED, Phase.VOTED, Phase.GIVEN_UP)
 Phase.COMMITTED.following = Phase.GIVEN_UP.following = ()
 
 
-@dataclass
+@dataclass(slots=True)
 class StepInProgress:
     """One optimizer step from its first micro-batch to its commit; nothing here outlives the step."""
 
@@ -59,12 +59,12 @@ class StepInProgress:
     ran_out: int = 0  # samples of the micro-batch at which this replica's memory ran out; 0 where it did not
     waited_s: float = 0.0  # how long this replica waited for the step's data
     phase: Phase = Phase.OPEN
+    ended: bool = field(default=False, init=False)  # whether nothing more happens in this step
+    # Whether it ended while the user's code for it may still be under way: what that code does then counts nowhere.
+    abandoned: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.mine = self.plan.shares[self.rank]
-        self.ended = False  # whether nothing more happens in this step
-        # Whether it ended while the user's code for it may still be under way: what that code does then counts nowhere.
-        self.abandoned = False
 
     def enter(self, phase: Phase, *, by_others: bool = False) -> None:
         """Go on to another phase; only the ways of the machine above are possible.
