@@ -141,7 +141,7 @@ def test_a_profile_goes_on_from_its_saved_state_as_if_nothing_had_happened(befor
 @given(runs, st.lists(st.booleans(), max_size=60))
 def test_it_does_not_matter_how_often_a_profile_is_read(steps, reads):
     often, once = Profile(), Profile()
-    for times, read in itertools.zip_longest(steps, reads[: len(steps)], fillvalue=False):
+    for times, read in zip(steps, itertools.chain(reads, itertools.repeat(False)), strict=False):
         often.add(times)
         once.add(times)
         if read:

@@ -181,7 +181,7 @@ class Feed:
         self._prefetch.use(span, excerpts)
         return batch
 
-    def _start(self) -> Iterator[Any]:
+    def _start(self) -> Any:
         if self._loader is None:
             self._loader = self._make_loader()
         self._iterator = iter(self._loader)
