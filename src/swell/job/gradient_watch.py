@@ -8,6 +8,7 @@ from enum import Enum
 from torch import Tensor
 
 THOROUGH = 64  # micro-batches at the start that are looked at whole, and the interval after them
+FEW = 8  # parameters that are looked at otherwise: who clips or clears gradients mostly does so with all
 
 
 class Change(Enum):
@@ -21,21 +22,22 @@ class Change(Enum):
 class GradientWatch:
     """Remembers the gradients that a backward pass left, by identity and by torch's count of writes to each.
 
-    It reads no gradient, so nothing waits for the device. All parameters are compared at first and now and then, the
-    first and the last otherwise, so that a step pays next to nothing: who clips or clears gradients mostly does so with
-    all of them.
+    It reads no gradient, so nothing waits for the device. All parameters are compared at first and now and then, and
+    eight of them otherwise, so that a large model pays nothing.
     """
 
     def __init__(self) -> None:
         self._seen: list[tuple[Tensor, Tensor, int]] = []  # a parameter, its gradient, writes to it
         self._looks = 0
         self._all: Sequence[Tensor] = ()  # the parameters that were given last
-        self._few: list[Tensor] = []  # the first and the last of them
+        self._few: list[Tensor] = []  # some of them
 
     def remember(self, parameters: Sequence[Tensor]) -> None:
         """A backward pass is done."""
         if parameters is not self._all:
-            self._all, self._few = parameters, [*parameters[:1], *parameters[1:][-1:]]
+            self._all, last = parameters, len(parameters) - 1
+            places = range(last + 1) if last < FEW else [place * last // (FEW - 1) for place in range(FEW)]
+            self._few = [parameters[place] for place in places]
         if self._looks >= THOROUGH and self._looks % THOROUGH:
             parameters = self._few
         self._seen = [(p, gradient, gradient._version) for p in parameters if (gradient := p.grad) is not None]
