@@ -64,7 +64,7 @@ def main() -> None:
         draw_runs(images, axes[0, column], by=by, figure="accuracy", scale=100.0)
         axes[0, column].set(ylim=(50, 94), ylabel="test accuracy (%)", title=f"CIFAR-10, ResNet-18, SGD: by {by}")
         draw_runs(text, axes[1, column], by=by, figure="loss", scale=1.0)
-        axes[1, column].set(ylim=(4.8, 6.2), ylabel="validation loss", title=f"WikiText-2, small GPT, AdamW: by {by}")
+        axes[1, column].set(ylim=(4.7, 6.0), ylabel="validation loss", title=f"WikiText-2, small GPT, AdamW: by {by}")
         for row in (0, 1):
             axes[row, column].set_xlabel("seconds" if by == "seconds" else "optimizer steps")
             axes[row, column].set_xlim(left=0)
