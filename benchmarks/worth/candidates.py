@@ -150,6 +150,11 @@ def _settings(
     return settings
 
 
+def _by_samples(task: Task, policy: Any) -> dict[str, Any]:
+    """A policy that reads the schedule or the place in the run, with the rule that counts samples."""
+    return {"batch": policy, "rule": "root" if task.adaptive else "linear", "micro": task.base * task.largest}
+
+
 def _goodput(task: Task, **settings: Any) -> swell.Goodput:
     return swell.Goodput(task.base, **{"max": task.largest * task.base, **settings})
 
@@ -169,6 +174,8 @@ WAYS: dict[str, Callable[[Task], dict[str, Any]]] = {
     "fixed 8, mean": lambda t: _settings(t, 8 * t.base, 0.5),
     "follow 1, samples": lambda t: _settings(t, Follow(t.base, t.largest, 1.0), 1.0),
     "follow 3, samples": lambda t: _settings(t, Follow(t.base, t.largest, 3.0), 1.0),
+    "seesaw": lambda t: _by_samples(t, swell.Seesaw(t.base, max=t.largest * t.base)),
+    "late switch": lambda t: _by_samples(t, swell.LateSwitch(t.base, to=8 * t.base)),
     "grow to 8, samples": lambda t: _settings(t, Grow(t.base, 8), 1.0),
     "grow to 16, samples": lambda t: _settings(t, Grow(t.base, 16), 1.0),
 }
