@@ -49,12 +49,13 @@ def nodes() -> Iterator[RayNodes]:
 def submit(nodes: RayNodes, folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     line = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", f"http://{nodes.dashboard}"]
     line += ["--working-dir", str(folder), "--", sys.executable, "-m", "swell", "run", "--engine", "ray", *command]
-    for _ in range(30):
+    until = time.monotonic() + 240.0
+    while time.monotonic() < until:
         done = subprocess.run(line, capture_output=True, text=True, timeout=300)
         if "No available agent to submit job" not in done.stderr:  # Ray's own answer while it starts
             return done
         time.sleep(2.0)
-    raise TimeoutError("Ray had no agent to submit a job to for a minute")
+    raise TimeoutError("Ray had no agent to submit a job to for four minutes")
 
 
 def test_a_run_is_submitted_as_a_job_of_ray(tmp_path: Path, nodes: RayNodes) -> None:
