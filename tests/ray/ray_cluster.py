@@ -28,7 +28,9 @@ class RayNodes:
     def __init__(self, **head: Any) -> None:
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
         os.environ["PYTHONPATH"] = path  # of the nodes, and of all that they start
-        options = {"num_cpus": 0, "include_dashboard": False, **SMALL, **head}
+        # Any free port: with Ray's own, a second cluster on this machine has no agent that takes jobs.
+        free_port = {"dashboard_agent_listen_port": None}
+        options = {"num_cpus": 0, "include_dashboard": False, **free_port, **SMALL, **head}
         self._cluster = Cluster(initialize_head=True, head_node_args=options)
         self.address = str(self._cluster.address)
         self.dashboard = str(self._cluster.webui_url)

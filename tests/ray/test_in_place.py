@@ -65,9 +65,12 @@ def test_nodes_join_are_drained_and_die_and_every_sample_counts_once(
         run.wait_for(lambda: run.agents_on(third) not in ([], [agent]))
         run.wait_for_world(3)
 
-        nodes.drain(second, seconds=60)  # a notice: its worker leaves after a step
+        [agent] = run.agents_on(second)
+        actor = Path(f"/proc/{parent(parent(agent))}")
+        nodes.drain(second, seconds=60)  # a notice: its worker leaves after a step, and its actor for another node
         run.wait_for_world(2)
         assert run.workers_on(second) == []
+        run.wait_for(lambda: not actor.exists())
         nodes.remove(second)
         nodes.add()  # the drained node's actor was demand for it
         run.wait_for_world(3)

@@ -75,8 +75,10 @@ class _Agent:
         self._reader.start()
 
     def let_go(self, reason: str) -> None:
-        """Ask the agent to leave the run."""
+        """Ask the agent to leave the run; nothing where it was asked before."""
         assert self.process.stdin is not None
+        if self.process.stdin.closed:
+            return
         try:
             self.process.stdin.write(reason)
             self.process.stdin.close()
