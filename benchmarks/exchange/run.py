@@ -131,6 +131,7 @@ def namespaces(count: int, rate: str, delay_ms: float) -> Iterator[list[str]]:
         yield names
     finally:
         for name in names:
+            subprocess.run(["ip", "link", "del", f"{name}o"], capture_output=True)  # its namespace would do it later
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
         subprocess.run(["ip", "link", "del", bridge], capture_output=True)
 

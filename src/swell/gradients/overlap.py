@@ -12,6 +12,7 @@ from swell.core.protocols import OverlappingCollective, PendingSum
 from swell.gradients.gradient_sum import ABSENT, DENSE, SPARSE, GradientSum
 from swell.gradients.norms import WIDE
 
+_ALIGNMENT = 64  # elements; buckets begin where every network's fast way may
 FIRST_BYTES, BUCKET_BYTES = 2**20, 25 * 2**20  # each bucket is twice the one before, so that the network is busy early
 
 
@@ -55,14 +56,13 @@ class OverlappedSum:
         collective: OverlappingCollective,
         order: Sequence[int],
         *,
-        learnt: bool = False,
         narrow: bool = False,
     ) -> None:
         self._gradients, self.collective = gradients, collective
         self._narrow = narrow  # whether float32 gradients travel in bfloat16
         self._parameters = gradients.parameters
-        self._buckets = _buckets(self._parameters, order)
-        self._bucket_of: dict[int, _Bucket] = {index: b for b in self._buckets for index in b.indices}
+        self._memory = _memory(self._parameters)
+        self._lay_out(order)
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(index))
             for index, parameter in enumerate(self._parameters)
@@ -73,11 +73,15 @@ class OverlappedSum:
         self._error: Exception | None = None
         self._extra = False  # whether gradients came after their bucket was sent
         self.active = False  # whether a pass of this step was armed, on this replica and on all that are at its place
-        self.order: list[int] | None = None  # what the replicas have agreed on after the first step; None before
-        self._learnt = learnt  # whether ``order`` is the one in which gradients become ready
+        self._order: list[int] | None = None  # in which gradients become ready; None until it is agreed on
+        self._in_order = False  # whether the buckets follow it
         self.eager = True  # whether buckets are sent before the step; not where the user's loop changes gradients there
         self.passes = 1  # backward passes over the last micro-batch of the step before
         self.ready: list[int] = []  # parameters in the order in which the latest armed pass reached them
+
+    def _lay_out(self, order: Sequence[int]) -> None:
+        self._buckets = _buckets(self._parameters, order, self._memory)
+        self._bucket_of: dict[int, _Bucket] = {index: b for b in self._buckets for index in b.indices}
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
         def reached(parameter: Tensor) -> None:
@@ -213,12 +217,11 @@ class OverlappedSum:
     def release(self, *, irregular: bool, share: float) -> None:
         """Leave the sums in ``.grad``, multiplied by ``share``; ``irregular`` if any replica is.
 
-        After the first step the replicas agree on the order in which gradients become ready, by the first one's.
+        In the first step the replicas also agree on the order in which gradients become ready.
         """
         codes = self._agreed_codes() if irregular else [DENSE] * len(self._parameters) + [ABSENT]
-        if not self._learnt:
-            self._learnt = True
-            self._agree_on_order()
+        if self._order is None:
+            self._order = self._agreed_order()
         if codes[-1] != ABSENT:
             self._add_extra()
         if share != 1:
@@ -233,11 +236,17 @@ class OverlappedSum:
                 else:
                     parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
 
-    def _agree_on_order(self) -> None:
+    def _agreed_order(self) -> list[int]:
         (first, *_) = self.collective.gather_text(" ".join(map(str, self.ready)))
         ready = [int(index) for index in first.split()]
         rest = [index for index in reversed(range(len(self._parameters))) if index not in set(ready)]
-        self.order = [*dict.fromkeys(ready), *rest]
+        return [*dict.fromkeys(ready), *rest]
+
+    def follow_order(self) -> None:
+        """Between steps, with no gradient left: make the buckets again in the order that was agreed on."""
+        if not self._in_order and self._order is not None:
+            self._in_order = True
+            self._lay_out(self._order)
 
     def _add_extra(self) -> None:
         """Sum what came after the buckets were sent, and add it."""
@@ -258,34 +267,59 @@ class OverlappedSum:
         self._hooks = []
 
 
-def _buckets(parameters: Sequence[Tensor], order: Sequence[int]) -> list[_Bucket]:
+Kind = tuple[torch.dtype, torch.device]
+
+
+def _kind(parameter: Tensor) -> Kind:
+    return WIDE.get(parameter.dtype, parameter.dtype), parameter.device
+
+
+def _memory(parameters: Sequence[Tensor]) -> dict[Kind, Tensor]:
+    """What the buckets of each type and device lie in, whatever their order and their number."""
+    sizes: dict[Kind, int] = {}
+    for parameter in parameters:
+        sizes[_kind(parameter)] = sizes.get(_kind(parameter), 0) + _aligned(parameter.numel())
+    return {kind: torch.zeros(size, dtype=kind[0], device=kind[1]) for kind, size in sizes.items()}
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _buckets(parameters: Sequence[Tensor], order: Sequence[int], memory: dict[Kind, Tensor]) -> list[_Bucket]:
     """Parameters of one type and device together, in the given order; those that need no gradient come last."""
-    kinds: dict[tuple[torch.dtype, torch.device, bool], list[list[int]]] = {}
-    room: dict[tuple[torch.dtype, torch.device, bool], int] = {}
+    groups: dict[tuple[Kind, bool], list[list[int]]] = {}
+    room: dict[tuple[Kind, bool], int] = {}
     for index in order:
         parameter = parameters[index]
-        dtype = WIDE.get(parameter.dtype, parameter.dtype)
-        kind = dtype, parameter.device, parameter.requires_grad
-        lists = kinds.setdefault(kind, [])
-        if not lists or room[kind] <= 0:  # full: a large gradient does not wait for those that would fit beside it
-            room[kind] = min(FIRST_BYTES << len(lists), BUCKET_BYTES)
+        group = _kind(parameter), parameter.requires_grad
+        lists = groups.setdefault(group, [])
+        if not lists or room[group] <= 0:  # full: a large gradient does not wait for those that would fit beside it
+            room[group] = min(FIRST_BYTES << len(lists), BUCKET_BYTES)
             lists.append([])
         lists[-1].append(index)
-        room[kind] -= parameter.numel() * dtype.itemsize
+        room[group] -= parameter.numel() * group[0][0].itemsize
     place = {index: number for number, index in enumerate(order)}
-    made = [(kind, indices) for kind, lists in kinds.items() for indices in lists]
-    made.sort(key=lambda one: (not one[0][2], place[one[1][-1]]))  # by when they will be complete
-    return [_bucket([(i, parameters[i]) for i in indices], kind[0], kind[1]) for kind, indices in made]
+    made = [(group, indices) for group, lists in groups.items() for indices in lists]
+    made.sort(key=lambda one: (not one[0][1], place[one[1][-1]]))  # by when they will be complete
+    buckets: list[_Bucket] = []
+    used = dict.fromkeys(memory, 0)
+    for (kind, _), indices in made:
+        members = [parameters[index] for index in indices]
+        size = sum(member.numel() for member in members)
+        # ``data`` has a version of its own, which tells whether somebody changed this bucket.
+        buckets.append(_bucket(indices, members, memory[kind][used[kind] : used[kind] + size].data))
+        used[kind] += _aligned(size)
+    return buckets
 
 
-def _bucket(members: Sequence[tuple[int, Tensor]], dtype: torch.dtype, device: torch.device) -> _Bucket:
-    flat = torch.zeros(sum(p.numel() for _, p in members), dtype=dtype, device=device)
-    views, first = [], 0
-    for _, parameter in members:
+def _bucket(indices: list[int], members: Sequence[Tensor], flat: Tensor) -> _Bucket:
+    views, first = [], flat.storage_offset()
+    for parameter in members:
         strides = parameter.stride() if _is_dense(parameter) else parameter.contiguous().stride()
         views.append(flat.as_strided(parameter.size(), strides, first))
         first += parameter.numel()
-    return _Bucket([index for index, _ in members], flat, views, sum(p.requires_grad for _, p in members))
+    return _Bucket(indices, flat, views, sum(parameter.requires_grad for parameter in members))
 
 
 def _is_dense(tensor: Tensor) -> bool:

@@ -48,17 +48,14 @@ class EarlyExchange:
 
     def follow_votes(self, overlaps: bool, collective: Collective) -> None:
         """After a step: go on in the way that all replicas can."""
-        before = self.overlap
         if not overlaps:
             self.end()
-        elif before is None or before.order is not None:
+        elif self.overlap is not None:
+            self.overlap.follow_order()
+        else:
             assert isinstance(collective, OverlappingCollective)
-            order = list(reversed(range(len(self._gradients.parameters)))) if before is None else before.order
-            self.end()
-            learnt = before is not None
-            self.overlap = OverlappedSum(self._gradients, collective, order or [], learnt=learnt, narrow=self.narrow)
-            if before is not None:
-                self.overlap.passes, self.overlap.eager = before.passes, before.eager
+            order = list(reversed(range(len(self._gradients.parameters))))
+            self.overlap = OverlappedSum(self._gradients, collective, order, narrow=self.narrow)
 
     def follow_world(self, collective: Collective) -> None:
         """Before a step: what was under way in another world is forgotten."""

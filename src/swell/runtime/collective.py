@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +18,8 @@ from swell.runtime.peer_failures import lost_peers_as_world_errors
 
 _POLL = timedelta(seconds=0.5)  # how often a wait checks whether a peer is known to be lost
 _SETTLE_S = 1.0  # for exchanges to fail once their connections are cut
-BUCKET_BYTES = 32 * 2**20  # tensors travel together up to this size, so that the copy they need stays small
+BUCKET_BYTES = 8 * 2**20  # tensors travel together up to this size
+_AT_ONCE = 2  # buckets under way, so that the copies they need stay small
 
 
 class Alone:
@@ -132,13 +135,7 @@ class TorchCollective:
         if self.size == 1:
             return
         with lost_peers_as_world_errors("summing tensors"):
-            flights = [
-                (bucket, flat, self.begin(dist.all_reduce(flat, group=self._group_of(flat), async_op=True)))
-                for bucket, flat in _flattened(tensors)
-            ]
-            if self.underway is not None:
-                self.underway()
-            self._land(flights)
+            self._send(tensors, partial(dist.all_reduce, async_op=True), underway=self.underway)
 
     @property
     def overlaps(self) -> bool:
@@ -173,12 +170,7 @@ class TorchCollective:
         if self.size == 1:
             return
         with lost_peers_as_world_errors("broadcasting tensors"):
-            flights = []
-            for bucket, flat in _flattened(tensors):
-                group = self._group_of(flat)
-                root = dist.get_global_rank(group, source)
-                flights.append((bucket, flat, self.begin(dist.broadcast(flat, src=root, group=group, async_op=True))))
-            self._land(flights)
+            self._send(tensors, partial(dist.broadcast, group_src=source, async_op=True))
 
     def barrier(self) -> None:
         """Return once every rank has called it; it does not wait for the device."""
@@ -229,13 +221,29 @@ class TorchCollective:
                         "Form the world again."
                     ) from None
 
-    def _land(self, flights: Sequence[Flight]) -> None:
-        """Wait for the tensors under way and copy them back to where they came from."""
-        for bucket, flat, work in flights:
-            self.finish(work, on_device=flat.device.type != "cpu")
-            if bucket:
-                for tensor, piece in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
-                    tensor.copy_(piece.view_as(tensor))
+    def _send(
+        self,
+        tensors: Sequence[torch.Tensor],
+        begin: Callable[..., dist.Work | None],
+        *,
+        underway: Callable[[], None] | None = None,
+    ) -> None:
+        """Exchange tensors in buckets, a few under way at a time, and copy each back to where it came from."""
+        under_way: deque[Flight] = deque()
+        for bucket, flat in _flattened(tensors):
+            if len(under_way) == _AT_ONCE:
+                self._land(*under_way.popleft())
+            under_way.append((bucket, flat, self.begin(begin(flat, group=self._group_of(flat)))))
+        if underway is not None:
+            underway()
+        for flight in under_way:
+            self._land(*flight)
+
+    def _land(self, bucket: Bucket, flat: torch.Tensor, work: dist.Work | None) -> None:
+        self.finish(work, on_device=flat.device.type != "cpu")
+        if bucket:
+            for tensor, piece in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
+                tensor.copy_(piece.view_as(tensor))
 
     def _group_of(self, tensor: torch.Tensor) -> dist.ProcessGroup:
         return self.control_group if tensor.device.type == "cpu" else self.group
