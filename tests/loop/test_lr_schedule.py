@@ -35,8 +35,8 @@ class Counter:
         self.steps = state["steps"]
 
 
-def make_optimizer() -> torch.optim.Optimizer:
-    return torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+def make_optimizer(momentum: float = 0.0) -> torch.optim.Optimizer:
+    return torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0, momentum=momentum)
 
 
 def make_scheduler(kind: Any = lr_scheduler.ExponentialLR, **options: Any) -> Any:
@@ -60,6 +60,50 @@ def test_a_sum_that_misses_a_whole_number_by_rounding_counts_as_that_number() ->
     counter = Counter()
     LRSchedule(counter, by="progress").advance(sum([0.1] * 10))  # 0.9999999999999999
     assert counter.steps == 1
+
+
+JUMPING = {
+    "one-cycle": lambda o: lr_scheduler.OneCycleLR(o, max_lr=2.0, total_steps=300, pct_start=0.2, three_phase=True),
+    "warm-up": lambda o: lr_scheduler.LambdaLR(o, lambda step: min(1.0, (step + 1) / 20) * 0.99**step),
+}
+
+
+@pytest.mark.parametrize("make", JUMPING.values(), ids=JUMPING)
+@given(gains=gains)
+def test_a_scheduler_that_jumps_is_where_one_that_steps_would_be(make: Any, gains: list[float]) -> None:
+    ours, twins = make_optimizer(momentum=0.9), make_optimizer(momentum=0.9)
+    scheduler, twin = make(ours), make(twins)
+    for optimizer in (ours, twins):
+        optimizer.step()  # or torch warns that the scheduler came first
+    schedule, progress = LRSchedule(scheduler, by="progress"), 0.0
+    for gain in gains:
+        progress += gain
+        schedule.advance(progress)
+        while twin.last_epoch < math.floor(progress + 1e-9):
+            twin.step()
+        assert ours.param_groups[0] | {"params": ()} == twins.param_groups[0] | {"params": ()}
+    assert scheduler.get_last_lr() == twin.get_last_lr()
+    plain = {name: value for name, value in scheduler.state_dict().items() if "func" not in name}
+    assert plain == {name: value for name, value in twin.state_dict().items() if "func" not in name}
+
+
+def test_a_scheduler_whose_steps_are_watched_makes_each_of_them() -> None:
+    class Counting:
+        def __init__(self) -> None:
+            self.calls: list[int] = []
+
+        def __call__(self, step: int) -> float:
+            self.calls.append(step)
+            return 1.0
+
+    watched, seen = make_scheduler(lr_scheduler.OneCycleLR, max_lr=1.0, total_steps=9), []
+    step = watched.step
+    watched.step = lambda: (seen.append(watched.last_epoch), step())
+    LRSchedule(watched, by="progress").advance(4.0)
+    assert seen == [0, 1, 2, 3]
+    counting = Counting()
+    LRSchedule(make_scheduler(lr_scheduler.LambdaLR, lr_lambda=counting), by="progress").advance(4.0)
+    assert counting.calls == [0, 1, 2, 3, 4]
 
 
 @given(gains=gains, cut=st.integers(0, 30))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import types
 from typing import Any
 
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from swell.errors import ConfigError, LoopError
 
@@ -33,27 +36,33 @@ class LRSchedule:
         self._by = by
         self._steps = 0
         self._position: tuple[Any, ...] | None = None  # of the scheduler after the last step that swell made
-        self._peak = self._rate  # the largest so far
+        self._peak = self._rate  # the largest so far, of those that a step was made with
 
     def advance(self, progress: float) -> None:
         """After a committed step: follow the progress."""
-        if self._by == "progress":
-            while self._steps + 1 <= progress + 1e-9:
-                self._move()
-                self._steps += 1
+        if self._by != "progress":
+            return
+        ahead = math.floor(progress + 1e-9) - self._steps
+        moves = [ahead] if ahead > 1 and _can_jump(self.scheduler) else [1] * ahead
+        for steps in moves:
+            self._move(steps)
+            self._steps += steps
 
     def end_epoch(self) -> None:
         """After an epoch."""
         if self._by == "epoch":
             self._move()
 
-    def _move(self) -> None:
-        """Step the scheduler; refuse if anybody else has stepped it."""
+    def _move(self, steps: int = 1) -> None:
+        """Step the scheduler, or let it jump; refuse if anybody else has stepped it."""
         if self._position is not None and _position(self.scheduler) != self._position:
             raise LoopError(
                 "scheduler.step() was called by the script too; expected only swell to step a scheduler that job.wrap "
                 "was given. Remove the call, or pass schedule='manual' to job.wrap and step it yourself."
             )
+        if steps > 1:
+            self.scheduler.last_epoch += steps - 1
+            self.scheduler._step_count += steps - 1
         try:
             self.scheduler.step()
         except ValueError as error:
@@ -95,6 +104,16 @@ def _position(scheduler: Any) -> tuple[Any, ...]:
         scheduler, "_schedulers", ()
     )  # of ChainedScheduler, which has no count of its own, and SequentialLR
     return getattr(scheduler, "last_epoch", None), *map(_position, parts)
+
+
+def _can_jump(scheduler: Any) -> bool:
+    """Whether its learning rate follows from the number of its steps alone, so that those between may be left out."""
+    if type(scheduler) not in (LambdaLR, OneCycleLR) or "step" in vars(scheduler):  # whose steps somebody watches
+        return False
+    # An object of the user's may count its calls.
+    return all(
+        isinstance(each, types.FunctionType | functools.partial) for each in vars(scheduler).get("lr_lambdas", ())
+    )
 
 
 def schedule_of(optimizer: Any, scheduler: Any, *, by: str) -> LRSchedule:
