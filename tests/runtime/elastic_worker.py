@@ -61,7 +61,7 @@ def train(
     world: ElasticWorld, notices: Notices, folder: Path, steps: int, step_s: float, numbers: int, die_at: int
 ) -> int:
     log = (folder / f"seen-{world.member}.jsonl").open("a")
-    references = []  # a user's script may keep groups too, so that no destructor helps
+    references: list[Any] = []  # a user's script may keep groups too, so that no destructor helps
     step = 0
     asked = False
 
@@ -75,6 +75,7 @@ def train(
         began = time.monotonic()
         while True:
             collective = world.reform()
+            assert all(getattr(left, "lost", True) for left in references), "nobody waits in a world that was left"
             references.append(collective)
             try:
                 committed = [row[0] for row in collective.gather_numbers([step])]

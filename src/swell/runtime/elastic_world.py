@@ -283,6 +283,7 @@ class ElasticWorld:
         with self._lock:
             self._connections.sever()
             if isinstance(self._collective, TorchCollective):
+                self._collective.lost = True  # whoever still waits for an exchange of it waits in vain
                 if self._backend == "gloo":
                     self._collective.settle()
                 if self._collective.stuck:
