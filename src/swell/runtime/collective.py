@@ -229,14 +229,14 @@ class TorchCollective:
         underway: Callable[[], None] | None = None,
     ) -> None:
         """Exchange tensors in buckets, a few under way at a time, and copy each back to where it came from."""
-        under_way: deque[Flight] = deque()
+        flights: deque[Flight] = deque()
         for bucket, flat in _flattened(tensors):
-            if len(under_way) == _AT_ONCE:
-                self._land(*under_way.popleft())
-            under_way.append((bucket, flat, self.begin(begin(flat, group=self._group_of(flat)))))
+            if len(flights) == _AT_ONCE:
+                self._land(*flights.popleft())
+            flights.append((bucket, flat, self.begin(begin(flat, group=self._group_of(flat)))))
         if underway is not None:
             underway()
-        for flight in under_way:
+        for flight in flights:
             self._land(*flight)
 
     def _land(self, bucket: Bucket, flat: torch.Tensor, work: dist.Work | None) -> None:
