@@ -13,12 +13,12 @@ class Buffered(IterableDataset[Any]):
     """Rows 0 to n - 1 through a shuffle buffer.
 
     As in ``datasets``, the order depends on seed and epoch, ``state_dict`` holds the position in the source and not
-    what is in the buffer, and what ``skip`` returns is at epoch 0 again. Without a seed no two have the same order.
+    what is in the buffer, and what ``skip`` returns is at epoch 0 again.
     """
 
-    def __init__(self, n: int, *, buffer: int = 10, seed: int | None = 3, skipped: int = 0) -> None:
+    def __init__(self, n: int, *, buffer: int = 10, seed: int = 3, skipped: int = 0) -> None:
         self.n, self.buffer, self.skipped, self.epoch = n, buffer, skipped, 0
-        self.seed = random.SystemRandom().getrandbits(32) if seed is None else seed
+        self.seed = seed
         self.at = 0  # rows taken from the source
         self.begun_at: list[int] = []
 

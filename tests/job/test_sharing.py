@@ -135,19 +135,20 @@ def test_replicas_that_collect_apart_are_refused() -> None:
         run_workers(2, made_apart)
 
 
-def unseeded(collective: Any, fingerprint: str | None, stream: bool) -> int:
+def apart(collective: Any, fingerprint: str | None, stream_seeds: tuple[int, int] | None = None) -> int:
     torch.manual_seed(collective.rank)
     job = swell.Job(batch=4, progress=False)
     model = make_model()
     job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.01))
-    if stream:
-        loader = job.loader(Buffered(40, seed=None), collate_fn=lambda rows: torch.zeros(len(rows), 6).double())
+    if stream_seeds is not None:
+        dataset = Buffered(40, seed=stream_seeds[collective.rank])
+        loader = job.loader(dataset, collate_fn=lambda rows: torch.zeros(len(rows), 6).double())
     else:
         options: dict[str, Any] = {} if fingerprint is None else {"fingerprint": fingerprint}
         loader = job.loader(TensorDataset(torch.randn(40, 6, dtype=torch.float64)), **options)
     for _ in job.epochs(1):
         for batch in loader:
-            x = batch if stream else batch[0]
+            x = batch[0] if stream_seeds is None else batch
             job.backward(model(x).square().mean())
             job.step()
     job.close()
@@ -157,14 +158,15 @@ def unseeded(collective: Any, fingerprint: str | None, stream: bool) -> int:
 @pytest.mark.distributed
 def test_data_from_another_seed_is_refused_unless_it_is_said_to_be_the_same() -> None:
     with pytest.raises(DisagreementError, match="rank 1 has another than rank 0"):
-        run_workers(2, unseeded, None, False)
-    assert run_workers(2, unseeded, "a cache", False) == [40, 40]
+        run_workers(2, apart, None)
+    assert run_workers(2, apart, "a cache") == [40, 40]
 
 
 @pytest.mark.distributed
-def test_a_stream_without_a_seed_is_refused_on_several_replicas() -> None:
-    with pytest.raises(DisagreementError, match=r"the sample at position \d+.*shuffle\(seed=0"):
-        run_workers(2, unseeded, None, True)
+@pytest.mark.parametrize(("seeds", "position"), [((1, 2), 0), ((0, 1), 1)])
+def test_a_stream_in_another_order_is_refused_on_several_replicas(seeds: tuple[int, int], position: int) -> None:
+    with pytest.raises(DisagreementError, match=rf"the sample at position {position}:.*shuffle\(seed=0"):
+        run_workers(2, apart, None, seeds)
 
 
 def failing(collective: Any) -> None:

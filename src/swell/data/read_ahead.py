@@ -21,7 +21,7 @@ from swell.errors import ConfigError, DataError, LoadError
 
 _CHUNK = 64  # samples a worker sends at once
 _SKIPPED = 256  # samples read at once and dropped on the way to a position
-_APART, _KEPT = 8, 4  # one sample in _APART is remembered by its fingerprint, and the last _KEPT of these are kept
+_APART, _KEPT = 8, 4  # an epoch's first _KEPT samples and then one in _APART get fingerprints; the last _KEPT are kept
 _SLOW_S = 10.0  # reading a stream again for longer than this is worth a word
 
 
@@ -285,7 +285,7 @@ class ReadAhead:
         self.ended = not samples
         begin, known = self.high, self._known(self.epoch)
         self._samples += samples
-        for position in range(begin + -begin % _APART, self.high, _APART):  # now, because user code may change them
+        for position in _remembered(begin, self.high):  # now, because user code may change them
             text = sample_fingerprint(self[position])
             self._prints.append((position, text))
             if self._different is None and known.get(position, text) != text:
@@ -300,6 +300,13 @@ class ReadAhead:
             self.low += count
         while len(self._states) > 1 and self._states[1][0] <= self._oldest:
             self._states.popleft()
+
+
+def _remembered(begin: int, stop: int) -> Iterator[int]:
+    """The positions from ``begin`` to ``stop`` whose samples are remembered by their fingerprints."""
+    yield from range(begin, min(_KEPT, stop))
+    begin = max(begin, _KEPT)
+    yield from range(begin + -begin % _APART, stop, _APART)
 
 
 class _Iterable(IterableDataset[Any]):
