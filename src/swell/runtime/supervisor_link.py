@@ -170,15 +170,20 @@ class SupervisorLink:
                 began_at += time.monotonic() - before
                 self.main.slept(time.monotonic() - before)
             activity = Activity.from_message(self.main.report())
-            still_s = min(activity.still_s, time.monotonic() - began_at)
+            since_s = time.monotonic() - began_at
+            still_s, waited_s = min(activity.still_s, since_s), min(self.main.waited_s, since_s)
             patience_s = max(self._grace_s / 2, 2 * (activity.usual_s or 0.0))
-            if activity.waiting and not cut and min(self.main.waited_s, time.monotonic() - began_at) > patience_s:
-                cut = True
+            if activity.waiting and waited_s > patience_s and not cut:
+                cut, began_at = True, time.monotonic()
                 self.on_orphaned()
+            elif activity.waiting and waited_s > patience_s:
+                self._end_alone(f"has waited for others for {waited_s:.0f} s, who do not answer")
             elif still_s > stall_limit(activity, awaited=True, stall_s=self._stall_s):
-                why = describe_stall(activity, for_s=still_s, limit_s=still_s, stall_s=self._stall_s)
-                print(f"swell: the supervisor is gone and this worker {why}: it ends", file=sys.stderr, flush=True)
-                end_own_session()
+                self._end_alone(describe_stall(activity, for_s=still_s, limit_s=still_s, stall_s=self._stall_s))
+
+    def _end_alone(self, why: str) -> None:
+        print(f"swell: the supervisor is gone and this worker {why}: it ends", file=sys.stderr, flush=True)
+        end_own_session()
 
     def _take(self, message: dict[str, Any]) -> None:
         generation = None
