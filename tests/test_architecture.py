@@ -22,7 +22,7 @@ PYTHON_FILES = [
 ]
 
 PURE = ("core", "rules", "policies", "supervisor", "errors.py")
-PURE_MAY_IMPORT = {"numpy", "scipy", "swell", *sys.stdlib_module_names}
+PURE_MAY_IMPORT = {"numpy", "swell", *sys.stdlib_module_names}
 MAY_IMPORT_TORCH_DISTRIBUTED = {
     "checkpoint/shard_files.py",
     "checkpoint/sharded.py",
@@ -82,7 +82,7 @@ def modules_after(statement: str) -> set[str]:
     return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
 
 
-def test_pure_parts_import_only_the_standard_library_numpy_and_scipy() -> None:
+def test_pure_parts_import_only_the_standard_library_and_numpy() -> None:
     pure = [path for path in SOURCES if path.relative_to(PACKAGE).parts[0] in PURE]
     imported = {named(path): {name.partition(".")[0] for name in imports(path)} for path in pure}
     assert {name: tops - PURE_MAY_IMPORT for name, tops in imported.items() if tops - PURE_MAY_IMPORT} == {}

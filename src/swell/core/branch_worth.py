@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
+
+from swell.core.student_t import student_t
 
 Curve = Sequence[tuple[int, float]]  # (steps, loss after the decay)
 _FINE = 4096  # critical batches that are tried in a fit, evenly in their logarithm
@@ -52,7 +53,7 @@ class WorthOfBatch:
     @property
     def margin(self) -> float:
         """Half of the 95 % interval, by Student's distribution, because draws are few; infinite for a single one."""
-        return math.inf if self.error is None else float(stdtrit(self.draws - 1, 0.975)) * self.error
+        return math.inf if self.error is None else student_t(self.draws - 1) * self.error
 
 
 def worths(draws: Sequence[Mapping[int, Curve]], *, base: int) -> list[WorthOfBatch]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from swell.core.moments import estimate
+from swell.core.student_t import student_t
 from swell.core.types import Moments, NoiseEstimate
 from swell.errors import CheckpointError, ConfigError
 
@@ -203,8 +204,6 @@ class MomentAverage:
         return self._latest
 
     def _interval(self, total: Moments) -> tuple[float, float]:
-        from scipy.special import stdtrit  # here, because the import takes half a second and many runs measure nothing
-
         effective = self._weight**2 / self._square_weight
         degrees = effective - 1
         if degrees < 0.5:  # one observation, or one that dominates all others: the spread is unknown
@@ -213,7 +212,7 @@ class MomentAverage:
         offsets = (signal * signal, noise * noise, signal * noise)
         correction = effective / degrees / self._weight**2
         variances = [correction * (s + self._square_weight * o) for s, o in zip(self._scatter, offsets, strict=True)]
-        return ratio_interval(total.noise, total.signal, variances=variances, quantile=float(stdtrit(degrees, 0.975)))
+        return ratio_interval(total.noise, total.signal, variances=variances, quantile=student_t(degrees))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything measured so far, as plain numbers and lists, without the settings."""
