@@ -56,9 +56,9 @@ class TorchCollective:
     wait for the device; tensors on a device travel over ``group``. With gloo both may be one group, but a second one
     lets numbers overtake gradients. A lost peer raises ``WorldError``.
 
-    Sometimes gloo (torch 2.13) misses that a peer has closed its connection, and waits for it until the time-out. Code
-    that knows of the loss sets ``lost``, and the wait is given up; ``stuck`` then means that a gloo thread is still in
-    it.
+    Sometimes gloo (torch 2.13) misses that a peer has closed its connection, and waits for it until the time-out. A
+    failed exchange and code that knows of the loss set ``lost``, and the wait is given up; ``stuck`` then means that a
+    gloo thread is still in it.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class TorchCollective:
                 return
             except RuntimeError:
                 if work.is_completed():  # it failed, or has ended between the time-out of the wait and this line
-                    work.wait()
+                    self._hear(work)
                     return
                 if self.lost:
                     self.stuck = True
@@ -220,6 +220,13 @@ class TorchCollective:
                         "a worker was lost and the exchange with it did not end; expected every worker to answer. "
                         "Form the world again."
                     ) from None
+
+    def _hear(self, work: dist.Work) -> None:
+        try:
+            work.wait()
+        except RuntimeError:
+            self.lost = True  # nothing that comes after a failed exchange can be trusted to end
+            raise
 
     def _send(
         self,

@@ -143,7 +143,8 @@ def keep_for_ever(collective: TorchCollective) -> None:
 def leave_default_group(collective: TorchCollective, *, alone: bool = False) -> None:
     """Wait for the others once more, unless there is an exception or this one leaves alone; then destroy the groups."""
     try:
-        if sys.exc_info()[0] in (None, SystemExit) and not alone:  # otherwise the others do not know that it leaves
+        told = sys.exc_info()[0] in (None, SystemExit) and not alone  # otherwise the others do not know that it leaves
+        if told and not collective.lost:
             collective.barrier()
     except WorldError:
         pass  # a peer is gone: there is nobody to wait for
@@ -158,6 +159,8 @@ def drop_default_group(collective: TorchCollective) -> None:
     while the interpreter shuts down, Python ends the thread in the middle of C++ code, and the process aborts:
     "terminate called without an active exception". A group ends its threads when nobody holds it any more.
     """
+    if collective.stuck:
+        keep_for_ever(collective)
     if dist.is_initialized():
         dist.destroy_process_group()
     collective.release()
