@@ -130,7 +130,7 @@ def leave_a_peer_that_does_not_answer(left: str) -> bool:
     collective.barrier()
     if collective.rank == 1:
         for _ in range(500):
-            if os.path.exists(left):
+            if Path(left).exists():
                 return True
             time.sleep(0.1)
         return False
@@ -138,7 +138,7 @@ def leave_a_peer_that_does_not_answer(left: str) -> bool:
     with pytest.raises(WorldError, match="a worker was lost and the exchange with it did not end"):
         collective.sum_tensors([torch.ones(1000)])
     world.close()
-    open(left, "w").close()
+    Path(left).touch()
     return True
 
 
