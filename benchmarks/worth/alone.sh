@@ -3,7 +3,7 @@
 set -u
 export PYTHONPATH="$PWD/src" PYTHONUNBUFFERED=1 OMP_NUM_THREADS=2
 out=${OUT:-.} run=benchmarks/worth/run.py began=$SECONDS
-python3 $run --times --workers 1 --ways goodput --seeds 0 --limit 150 --tail 20 --out "$out/alone.json" \
+python3 $run --times --workers 1 --ways goodput --seeds 0 --limit 200 --tail 20 --out "$out/alone.json" \
     --tasks lstm mixer vae triplet denoiser recommender tabular autoencoder mlp convnet resnet gru vit gpt muon
 rest=$((245 - SECONDS + began))
 [ $rest -gt 20 ] && OMP_NUM_THREADS=1 python3 $run --workers 14 --ways goodput "goodput, betas kept" --seeds 1 \

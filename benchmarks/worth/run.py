@@ -1,10 +1,11 @@
 """What a larger batch is worth: every task as a plain loop, at larger batches by hand, and with swell.
 
     SWELL_DATA=... python benchmarks/worth/run.py [--tasks gpt vit] [--ways base hand goodput] [--seeds 0 1]
-        [--workers 1] [--limit 480] [--toy] [--device cuda] [--out worth.json]
+        [--workers 1] [--limit 480] [--times] [--toy] [--device cuda] [--out worth.json]
 
-``--workers`` above 1 trains several at once on one device: results are right, seconds are not. ``--limit`` starts no
-run after that many seconds. ``--toy`` runs a few steps of everything.
+``--workers`` above 1 trains several at once on one device: results are right, seconds are not. ``--times`` times steps
+of the plain loop at 1, 2, … base batches before and after each run with swell, in the same process. ``--limit`` starts
+no run after that many seconds. ``--toy`` runs a few steps of everything.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from plain import train_plain
 from swelling import train_with_swell
 from tasks import HELD_OUT, TASKS, Task
 
+TIMED = 48  # steps of the plain loop that are timed at each batch
 HAND = [(scale, rule) for scale in (2, 4, 8, 16) for rule in ("linear", "root")]
 # Which of Adam's averages keep their memory in samples, at 8 times the base batch by hand.
 FOLLOWING = ("second", "both")
@@ -84,19 +86,25 @@ def make(run: dict[str, Any], *, device: str, toy: bool) -> dict[str, Any]:
     return train_with_swell(task, device, seed, **WAYS[way](task))
 
 
-def step_times(device: str, names: list[str]) -> dict[str, dict[str, float]]:
-    """Seconds of a step of the plain loop alone on the device, at 1, 2, … base batches."""
-    found: dict[str, dict[str, float]] = {}
-    for name in names:
-        times: dict[str, float] = {}
-        for scale in (1, 2, 4, 8):
-            task = dataclasses.replace(TASKS[name], steps=64 * scale)
-            times[f"plain {scale}"] = train_plain(task, device, 0, scale=scale, points=1)["seconds"] / 64
-        found[name] = times
-    return found
+def plain_step_times(task: Task, device: str) -> dict[str, float]:
+    """Seconds of a step of the plain loop, at 1, 2, … base batches."""
+    times: dict[str, float] = {}
+    for scale in (1, 2, 4, 8, 16):
+        short = dataclasses.replace(task, steps=TIMED * scale)
+        times[f"plain {scale}"] = train_plain(short, device, 0, scale=scale, points=1)["seconds"] / TIMED
+    return times
 
 
-def work(tasks: Any, answers: Any, device: str, toy: bool, until: float) -> None:
+def timed(run: dict[str, Any], *, device: str, toy: bool) -> dict[str, Any]:
+    """Train one between two timings of the plain loop's steps, so that all see the same state of the machine."""
+    task = TASKS[run["task"]]
+    before = plain_step_times(task, device)
+    answer = make(run, device=device, toy=toy)
+    after = plain_step_times(task, device)
+    return {**answer, "step_times": {scale: (before[scale] + after[scale]) / 2 for scale in before}}
+
+
+def work(tasks: Any, answers: Any, device: str, toy: bool, times: bool, until: float) -> None:
     """One process: train what comes, until nothing does."""
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
@@ -107,7 +115,8 @@ def work(tasks: Any, answers: Any, device: str, toy: bool, until: float) -> None
             break
         began = time.time()
         try:
-            answer = {**run, **make(run, device=device, toy=toy), "wall": time.time() - began}
+            train = timed if times and run["way"] in WAYS else make
+            answer = {**run, **train(run, device=device, toy=toy), "wall": time.time() - began}
         except Exception:
             answer = {**run, "error": traceback.format_exc()[-2000:]}
         answers.put(json.dumps(answer))
@@ -123,7 +132,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--limit", type=float, default=float("inf"))
     parser.add_argument("--tail", type=float, default=45.0, help="seconds after the limit that a run may still take")
-    parser.add_argument("--times", action="store_true", help="measure the seconds of single steps first")
+    parser.add_argument("--times", action="store_true", help="time plain steps beside each run with swell")
     parser.add_argument("--toy", action="store_true")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "worth.json")
@@ -140,15 +149,11 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     name = torch.cuda.get_device_name() if given.device == "cuda" else f"{os.cpu_count()} cores"
     facts = {"date": str(date.today()), "machine": f"{name}, torch {torch.__version__}", "held_out": HELD_OUT}
-    if given.times:
-        torch.set_num_threads(1)
-        facts["step_times"] = step_times(given.device, given.tasks)
-        print(f"step times after {time.time() - began:.0f} s", flush=True)
     for run in runs:
         waiting.put(run)
     until = began + given.limit
     workers = [
-        context.Process(target=work, args=(waiting, answers, given.device, given.toy, until), daemon=True)
+        context.Process(target=work, args=(waiting, answers, given.device, given.toy, given.times, until), daemon=True)
         for _ in range(given.workers)
     ]
     for worker in workers:

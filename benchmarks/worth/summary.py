@@ -2,8 +2,9 @@
 
     python benchmarks/worth/summary.py worth.json alone.json [--way goodput]
 
-``worth.json`` has base runs and hand-picked batches (results), ``alone.json`` step times and runs that had the device
-to themselves (seconds). Times of plain loops are their steps times the time of a step alone.
+``worth.json`` has base runs and hand-picked batches (results), ``alone.json`` runs that had the device to themselves,
+with the times of plain steps before and after them. Times of plain loops are their steps times the time of a step.
+Where no larger batch was as good as the base runs, the base batch is the best by hand.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from table import base_runs, equal_progress, verdict
 GOOD = 2.0  # standard deviations of the base seeds
 
 
-def best_by_hand(runs: list[dict[str, Any]], task: str, times: dict[str, float]) -> tuple[float, str] | None:
-    """Seconds and name of the fastest hand-picked batch with a result like the base runs'."""
-    base, found = base_runs(runs, task), []
+def best_by_hand(runs: list[dict[str, Any]], task: str, times: dict[str, float]) -> tuple[float, str]:
+    """Seconds and name of the fastest batch with a result like the base runs'; the base batch itself if none is."""
+    base = base_runs(runs, task)
+    found = [(base[0]["steps"] * times["plain 1"], "base")]
     for run in runs:
         scale = run["way"].split(" x, ")[0]
         if run["task"] != task or " x, " not in run["way"] or "error" in run or f"plain {scale}" not in times:
             continue
         if verdict(run, base) <= GOOD:
             found.append((run["steps"] * times[f"plain {scale}"], run["way"]))
-    return min(found, default=None)
+    return min(found)
 
 
 def row(run: dict[str, Any], runs: list[dict[str, Any]], times: dict[str, float]) -> dict[str, Any]:
@@ -42,8 +44,8 @@ def row(run: dict[str, Any], runs: list[dict[str, Any]], times: dict[str, float]
         "worse": verdict(run, base),
         "seconds": run["seconds"],
         "time": run["seconds"] / base_s,
-        "hand": None if hand is None else run["seconds"] / hand[0],
-        "hand_way": "none" if hand is None else hand[1],
+        "hand": run["seconds"] / hand[0],
+        "hand_way": hand[1],
         "samples": run["samples"] / base[0]["samples"],
         "steps": run["steps"] / base[0]["steps"],
         "loss": statistics.median(ratios),
@@ -59,9 +61,7 @@ def read_rows(parser: argparse.ArgumentParser) -> tuple[list[dict[str, Any]], ar
     given = parser.parse_args()
     runs, alone = json.loads(given.worth.read_text())["runs"], json.loads(given.alone.read_text())
     rows = [
-        row(run, runs, alone["step_times"][run["task"]])
-        for run in alone["runs"]
-        if run["way"] == given.way and "error" not in run
+        row(run, runs, run["step_times"]) for run in alone["runs"] if run["way"] == given.way and "error" not in run
     ]
     for one in rows:
         one["name"] = f"{one['task']} †" if one["task"] in alone["held_out"] else one["task"]
@@ -75,16 +75,14 @@ def main() -> None:
     print(f"| {' | '.join(titles)} |")
     print("|---|---|---|---|---|---|---|---|---|")
     for one in rows:
-        hand = "no batch did" if one["hand"] is None else f"{one['hand']:.2f} ({one['hand_way']})"
+        hand = f"{one['hand']:.2f} ({one['hand_way']})"
         print(
             f"| {one['name']} | {one['base']} | {one['result']:.4g} | {one['worse']:+.1f} sd | {one['time']:.2f} | "
             f"{hand} | {one['samples']:.2f} | {one['steps']:.2f} | {one['loss']:.2f}, at the end "
             f"{one['loss_end']:.2f} |"
         )
     for name in ("worse", "time", "hand", "samples", "steps", "loss"):
-        values = sorted(one[name] for one in rows if one[name] is not None)
-        if not values:
-            continue
+        values = sorted(one[name] for one in rows)
         print(f"{name}: median {statistics.median(values):.2f}, from {values[0]:.2f} to {values[-1]:.2f}")
     print(f"within {GOOD:g} sd: {sum(one['worse'] <= GOOD for one in rows)} of {len(rows)}")
 

@@ -6,30 +6,11 @@ from typing import Any
 
 import torch
 from plain import make_model, warm_up
-from tasks import Batch, Problem, Task
+from tasks import Problem, Task
+from torch.utils.data import TensorDataset
 from watch import POINTS, Watch
 
 import swell
-
-
-class OnDevice:
-    """Samples that live on the device, indexed there."""
-
-    def __init__(self, train: Batch) -> None:
-        self._train, self._cuda = train, train[0].is_cuda
-
-    def __len__(self) -> int:
-        return len(self._train[0])
-
-    def __getitems__(self, indices: list[int]) -> list[Batch]:
-        index = torch.tensor(indices)
-        if self._cuda:
-            index = index.pin_memory().to("cuda", non_blocking=True)  # nobody waits for the device
-        return [tuple(tensor[index] for tensor in self._train)]
-
-
-def first(batches: list[Any]) -> Any:
-    return batches[0]
 
 
 def train_with_swell(task: Task, device: str, seed: int, *, points: int = POINTS, **settings: Any) -> dict[str, Any]:
@@ -41,7 +22,7 @@ def train_with_swell(task: Task, device: str, seed: int, *, points: int = POINTS
     job = swell.Job(seed=seed, device=device, progress=False, notices=False, **settings)
     for optimizer, schedule in zip(optimizers, schedules, strict=True):
         job.wrap(model, optimizer, scheduler=schedule)
-    loader = job.loader(OnDevice(problem.train), shuffle=True, collate_fn=first)
+    loader = job.loader(TensorDataset(*problem.train), shuffle=True)  # on the device, as the plain loop's
     watch = Watch(problem, model, task.steps, points=points)
     warm_up(task, problem, device, task.base)
     sizes: list[tuple[int, int]] = []

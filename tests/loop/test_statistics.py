@@ -69,10 +69,10 @@ def test_splits_grow_rarer_up_to_one_in_split_every(
 
 
 @given(scale=st.floats(1.01, 200), window=windows)
-def test_above_the_base_batch_the_window_holds_twelve_splits_or_one_in_eight(scale: float, window: float) -> None:
+def test_above_the_base_batch_the_window_holds_twelve_splits_or_one_in_twenty(scale: float, window: float) -> None:
     settings = Statistics()
     split = [step for step in range(LONG, LONG + 2000) if settings.splits(step, scale, window)]
-    assert distances(split) == {min(256, max(8, round(window / 12 / scale)))}
+    assert distances(split) == {min(256, max(20, round(window / 12 / scale)))}
 
 
 @pytest.mark.parametrize("settings", [Statistics(split_every=None), Statistics(alone="differences")])

@@ -16,7 +16,8 @@ _LEAST = 3  # measured steps before a configuration has a summary
 _MOVED, _JITTER = 0.02, 0.1  # a summary is renewed when its median moved by 2 %, or by more than few steps scatter
 _REST = 16  # steps between two renewals at first, because the law of step times is fitted again after each; but at once
 _SUDDEN = 1.25  # while little was measured of a configuration, or if its median moved by this factor
-_PART = 64  # and later this part of all steps
+_PART = 16  # and later this part of all steps
+_LOOK = 64  # a well-known configuration is looked at after _REST steps, and later after this part of all steps
 _TOGETHER = 16  # steps that are taken in at once, unless somebody reads before
 _TRIED, _USED = 512, 2048  # steps for which a configuration is remembered, if it was only tried, or used for a while
 _CHANGED = 1.5  # a machine slower or faster by this factor is another machine: its earlier times are forgotten
@@ -128,13 +129,13 @@ class Profile:
     def _rests(self, entry: _Entry, step_s: float) -> bool:
         """Whether nothing can have changed that matters: much is known, and this step took about the usual time."""
         known = entry.summary
-        if known is None or known.count < self._window or self._steps - self._looked >= self._rest:
+        if known is None or known.count < self._window or self._since(self._looked, part=_LOOK):
             return False
         return known.step_s < step_s * _SUDDEN and step_s < known.step_s * _SUDDEN
 
-    @property
-    def _rest(self) -> int:
-        return max(_REST, self._steps // _PART)
+    def _since(self, step: int, *, part: int) -> bool:
+        """Whether some steps have passed since that one: few early in a run, later one in ``part`` of all."""
+        return self._steps - step >= max(_REST, self._steps // part)
 
     def summaries(self) -> tuple[StepSummary, ...]:
         """One summary per configuration with at least three measured steps, in order of configuration."""
@@ -150,7 +151,7 @@ class Profile:
             moved = abs(now / before.step_s - 1) > max(_MOVED, _JITTER / math.sqrt(before.count))
             grown = count >= min(4 * before.count, self._window) > before.count
             sudden = not 1 / _SUDDEN < now / before.step_s < _SUDDEN
-            soon = before.count < self._window or sudden or self._steps - self._renewed >= self._rest
+            soon = before.count < self._window or sudden or self._since(self._renewed, part=_PART)
             if not ((moved or grown) and soon):
                 return
         replicas, nodes, micro_batch, accumulation = shape

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch._utils import ExceptionWrapper
@@ -13,13 +14,14 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map  # documented: torch.utils.data.default_collate
 
 from swell.core.protocols import Order
-from swell.data.indices import Indices
+from swell.data.indices import Indices, as_list
 from swell.data.loader_options import LoaderOptions
 from swell.data.pieces import PieceError, cut, join
 from swell.data.prefetch import Excerpt, Prefetch
 from swell.data.seeding import SeededSamples
 from swell.data.source import nothing_upcoming
 from swell.data.span import Span
+from swell.data.tensor_rows import TensorRows
 from swell.errors import ConfigError, LoadError, SwellError
 
 _NAMED = 8  # data set indices named in a message
@@ -36,6 +38,8 @@ class Feed:
     needed is used. A batch made by a ``collate_fn`` is used only if exactly its span is asked for. With
     ``persistent_workers`` it fetches ahead into the next epoch. Otherwise each epoch starts new workers, which see the
     data set as it is at that moment.
+
+    Without workers, the rows of a ``TensorDataset`` are read at once (:class:`swell.data.tensor_rows.TensorRows`).
 
     With a ``sample_seed`` the global random numbers of Python, numpy and torch are seeded from ``(sample_seed, epoch,
     position)`` before each sample is read (:class:`swell.data.seeding.SeededSamples`), so that random transforms do not
@@ -62,7 +66,11 @@ class Feed:
             )
         options = LoaderOptions(**loading)
         workers, persistent, collate_fn = options.num_workers, options.persistent_workers, options.collate_fn
-        indices = Indices(order_of)
+        shipped = collate_fn in (None, default_collate) and _collates_as_shipped()
+        rows = TensorRows(dataset) if shipped and not workers and TensorRows.fits(dataset) else None
+        if rows is not None:  # reading tensors draws no random numbers, so there is nothing to seed
+            dataset, sample_seed, options = rows, None, replace(options, collate_fn=rows.collate)
+        indices = Indices(order_of, form=as_list if rows is None else rows.prepared)
         keys_of = indices if sample_seed is None else indices.keys
         prefetch, present = Prefetch(keys_of, across_epochs=persistent), _Present(keys_of)
         # Always persistent: a loader whose queue ran empty can then continue with the same workers. Feed stops them.
@@ -77,7 +85,7 @@ class Feed:
             self._loader: DataLoader[Any] | None = self._make_loader()
         except (ValueError, TypeError) as error:
             raise ConfigError(f"torch.utils.data.DataLoader refuses these arguments: {error}") from error
-        prefetch.divisible = collate_fn in (None, default_collate) and _collates_as_shipped()
+        prefetch.divisible = shipped
         self._indices, self._prefetch, self._present = indices, prefetch, present
         self._workers, self._persistent = workers, persistent
         self._iterator: Any = None
@@ -202,7 +210,7 @@ class Feed:
 
     def _load_error(self, span: Span, error: Exception, *, answered: bool) -> LoadError:
         """``answered``: the data set raised the error; otherwise the loader did."""
-        indices = tuple(self._indices(span))
+        indices = tuple(self._indices.order(span.epoch).indices(span.start, span.stop).tolist())
         named = ", ".join(map(str, indices[:_NAMED])) + (", ..." if len(indices) > _NAMED else "")
         where = f"positions {span.start} to {span.stop} of epoch {span.epoch} (data set indices {named})"
         advice = _shared_memory(error)
