@@ -164,6 +164,7 @@ WAYS: dict[str, Callable[[Task], dict[str, Any]]] = {
     "goodput before": lambda t: _settings(t, _goodput(t, slack=0.08, prefer="steps", price=None), 0.0),
     "goodput, gain": lambda t: _settings(t, _goodput(t), 0.0),
     "goodput, betas kept": lambda t: _settings(t, _goodput(t), 0.5),
+    "goodput, 5 % measured": lambda t: {"batch": _goodput(t), "statistics": swell.Statistics(budget=0.05)},
     "goodput 1.25": lambda t: _settings(t, _goodput(t, price=1.25), None),
     "goodput 2": lambda t: _settings(t, _goodput(t, price=2.0), None),
     "goodput, root, gain": lambda t: {"batch": _goodput(t), "rule": RootCountedByGain()},

@@ -15,7 +15,7 @@ else
     unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
     echo "without the multi-process service"
 fi
-python3 benchmarks/worth/run.py --times --workers "$workers" --limit "$limit" --out "${OUT:-.}/worth.json" "$@"
+python3 benchmarks/worth/run.py --workers "$workers" --limit "$limit" --out "${OUT:-.}/worth.json" "$@"
 status=$?
 echo quit | nvidia-cuda-mps-control >/dev/null 2>&1
 exit $status
