@@ -84,6 +84,7 @@ CASES: dict[str, Callable[[], Dataset[Any]]] = {
     "3x32x32 images, light transform": Images,
     "8x8 images": Digits,
     "table rows, __getitems__": Rows,
+    "TensorDataset, 784 numbers": lambda: TensorDataset(torch.rand(20_000, 784), torch.arange(20_000)),
 }
 
 

@@ -2,9 +2,10 @@
 
     python benchmarks/worth/summary.py worth.json alone.json [--way goodput]
 
-``worth.json`` has base runs and hand-picked batches (results), ``alone.json`` runs that had the device to themselves,
-with the times of plain steps before and after them. Times of plain loops are their steps times the time of a step.
-Where no larger batch was as good as the base runs, the base batch is the best by hand.
+``worth.json`` has base runs, hand-picked batches and further seeds (results), ``alone.json`` runs that had the device
+to themselves, with the times of plain steps before and after them. Results are of all seeds, times and losses of the
+latter. Times of plain loops are their steps times the time of a step. Where no larger batch was as good as the base
+runs, the base batch is the best by hand.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from table import base_runs, equal_progress, verdict
+from table import base_runs, equal_progress, of, verdict
 
 GOOD = 2.0  # standard deviations of the base seeds
 
@@ -35,13 +36,16 @@ def best_by_hand(runs: list[dict[str, Any]], task: str, times: dict[str, float])
 
 def row(run: dict[str, Any], runs: list[dict[str, Any]], times: dict[str, float]) -> dict[str, Any]:
     base = base_runs(runs, run["task"])
-    ratios, _ = equal_progress(run, base)
+    seeds = [run, *sorted(of(runs, run["task"], run["way"]), key=lambda one: one["seed"])]
+    verdicts, ratios = [verdict(one, base) for one in seeds], equal_progress(run, base)[0]
+    results = sorted(one["result"] for one in base)
     base_s, hand = base[0]["steps"] * times["plain 1"], best_by_hand(runs, run["task"], times)
     return {
         "task": run["task"],
-        "base": ", ".join(f"{one['result']:.4g}" for one in base),
-        "result": run["result"],
-        "worse": verdict(run, base),
+        "base": f"{results[0]:.4g} to {results[-1]:.4g}",
+        "result": ", ".join(f"{one['result']:.4g}" for one in seeds),
+        "verdicts": verdicts,
+        "worse": statistics.median(verdicts),
         "seconds": run["seconds"],
         "time": run["seconds"] / base_s,
         "hand": run["seconds"] / hand[0],
@@ -51,6 +55,12 @@ def row(run: dict[str, Any], runs: list[dict[str, Any]], times: dict[str, float]
         "loss": statistics.median(ratios),
         "loss_end": ratios[-1],
     }
+
+
+def sd(worse: float) -> str:
+    """So many standard deviations; bold where that is too many."""
+    text = f"{worse:+.1f}".replace("-", "−").replace("+0.0", "0.0").replace("−0.0", "0.0")
+    return f"**{text}**" if worse > GOOD else text
 
 
 def read_rows(parser: argparse.ArgumentParser) -> tuple[list[dict[str, Any]], argparse.Namespace]:
@@ -75,16 +85,21 @@ def main() -> None:
     print(f"| {' | '.join(titles)} |")
     print("|---|---|---|---|---|---|---|---|---|")
     for one in rows:
-        hand = f"{one['hand']:.2f} ({one['hand_way']})"
+        hand, worse = f"{one['hand']:.2f} ({one['hand_way']})", ", ".join(map(sd, one["verdicts"]))
         print(
-            f"| {one['name']} | {one['base']} | {one['result']:.4g} | {one['worse']:+.1f} sd | {one['time']:.2f} | "
+            f"| {one['name']} | {one['base']} | {one['result']} | {worse} | {one['time']:.2f} | "
             f"{hand} | {one['samples']:.2f} | {one['steps']:.2f} | {one['loss']:.2f}, at the end "
             f"{one['loss_end']:.2f} |"
         )
     for name in ("worse", "time", "hand", "samples", "steps", "loss"):
         values = sorted(one[name] for one in rows)
         print(f"{name}: median {statistics.median(values):.2f}, from {values[0]:.2f} to {values[-1]:.2f}")
-    print(f"within {GOOD:g} sd: {sum(one['worse'] <= GOOD for one in rows)} of {len(rows)}")
+    every = [worse for one in rows for worse in one["verdicts"]]
+    print(
+        f"within {GOOD:g} sd: {sum(one['worse'] <= GOOD for one in rows)} of {len(rows)} tasks by the median seed, ",
+        end="",
+    )
+    print(f"{sum(worse <= GOOD for worse in every)} of {len(every)} runs")
 
 
 if __name__ == "__main__":
