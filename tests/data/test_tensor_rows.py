@@ -111,8 +111,9 @@ def test_tensors_that_change_are_read_as_they_are() -> None:
     assert feed.fetch(Span(0, 4, 6))[0].tolist() == [2, 2]
 
 
-def test_an_index_out_of_range_is_named() -> None:
-    feed = Feed(TensorDataset(torch.arange(6)), lambda epoch: Sequential(8))
+@pytest.mark.parametrize("dataset", [TensorDataset(torch.arange(6)), Subset(TensorDataset(torch.arange(6)), [0, 6])])
+def test_an_index_out_of_range_is_named(dataset: Any) -> None:
+    feed = Feed(dataset, lambda epoch: Sequential(2 if isinstance(dataset, Subset) else 8))
     with pytest.raises(LoadError, match="positions 0 to 2 of epoch 0") as raised:
         feed.fetch(Span(0, 0, 2))
     assert "index 6 is out of range for a data set of 6 samples" in str(raised.value.__cause__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -39,14 +39,12 @@ class TensorRows(Dataset[Any]):
 
     def prepared(self, numbers: np.ndarray) -> Tensor:
         """These indices as a tensor beside those of the data set; ``IndexError`` for one that is out of range."""
-        part, size = self.dataset, len(self.dataset)
-        if len(numbers) and not -size <= numbers.min() <= numbers.max() < size:
-            wrong = next(number for number in numbers.tolist() if not -size <= number < size)
-            raise IndexError(f"index {wrong} is out of range for a data set of {size} samples")
-        while isinstance(part, Subset):
-            numbers, part = np.asarray(part.indices, dtype=np.int64)[numbers], part.dataset
-        rows = torch.from_numpy(np.asarray(numbers, dtype=np.int64))
-        return (rows % len(part)).to(part.tensors[0].device)  # a negative index counts from the end
+        dataset, numbers = self.dataset, _within(numbers, len(self.dataset))
+        while isinstance(dataset, Subset):
+            numbers = np.asarray(dataset.indices, dtype=np.int64)[numbers]
+            dataset = cast(Any, dataset.dataset)
+            numbers = _within(numbers, len(dataset))
+        return torch.from_numpy(numbers).to(dataset.tensors[0].device)
 
     def __getitems__(self, rows: Tensor) -> list[Tensor]:
         tensors = _whole(self.dataset).tensors
@@ -57,6 +55,15 @@ class TensorRows(Dataset[Any]):
     def collate(batch: list[Tensor]) -> list[Tensor]:
         """In place of ``default_collate``: the batch is whole already."""
         return batch
+
+
+def _within(numbers: np.ndarray, size: int) -> np.ndarray:
+    """Indices from 0; one below 0 counts from the end, as in a list."""
+    numbers = np.asarray(numbers, dtype=np.int64)
+    wrong = numbers[(numbers < -size) | (numbers >= size)]
+    if len(wrong):
+        raise IndexError(f"index {wrong[0]} is out of range for a data set of {size} samples")
+    return np.where(numbers < 0, numbers + size, numbers)
 
 
 def _whole(dataset: Any) -> Any:
