@@ -10,10 +10,8 @@ import math
 _NORMAL = 1.959963984540054  # half of a 95 % interval of the normal distribution, in standard deviations
 _LOG_BEYOND = math.log(0.05)  # the probability outside it
 _MANY = 30.0  # degrees from which a series is right to seven digits
-_CLOSE, _CLOSER = (
-    1e-9,
-    1e-12,
-)  # a step is computed more exactly than it is asked to be, so that the steps come to an end
+_CLOSE = 1e-9
+_CLOSER = 1e-12  # a step is computed more exactly than it is asked to be, so that the steps come to an end
 
 
 def student_t(degrees: float) -> float:
