@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
@@ -31,6 +33,43 @@ def test_figures_on_a_device_come_with_the_next_push_in_order() -> None:
     came += readings.drain()
     assert came == [([float(number)] * 2, number) for number in range(4)]
     assert readings.drain() == []
+
+
+@needs_cuda
+def test_figures_that_are_not_urgent_come_together_in_order() -> None:
+    readings: LateReadings[int] = LateReadings(exact=False)
+    loss, came = torch.zeros(1, device="cuda"), []
+    came += readings.push(loss, 0)  # urgent, so the clock of those that wait starts here
+    for number in range(1, 20):
+        came += readings.push(loss.fill_(number), number, urgent=False)  # written over, as a CUDA graph does
+        if number == 10:
+            came += readings.push(torch.arange(3.0, device="cuda"), -1)
+    came += readings.drain()
+    expected = [([float(number)], number) for number in range(20)]
+    assert came == [*expected[:11], ([0.0, 1.0, 2.0], -1), *expected[11:]]
+    assert readings.drain() == []
+
+
+@needs_cuda
+def test_figures_of_another_stream_are_waited_for_on_theirs() -> None:
+    readings: LateReadings[int] = LateReadings(exact=False)
+    side, came = torch.cuda.Stream(), []
+    came += readings.push(torch.zeros(1, device="cuda"), 0)
+    came += readings.push(torch.ones(1, device="cuda"), 1, urgent=False)
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(10**7)
+        came += readings.push(torch.full((1,), 2.0, device="cuda"), 2, urgent=False)
+    assert came == [([0.0], 0), ([1.0], 1)]
+    assert readings.drain() == [([2.0], 2)]
+
+
+@needs_cuda
+def test_figures_wait_for_no_more_than_a_moment() -> None:
+    readings: LateReadings[int] = LateReadings(exact=False)
+    readings.push(torch.zeros(1, device="cuda"), 0)
+    time.sleep(0.03)  # a long step
+    assert readings.push(torch.ones(1, device="cuda"), 1, urgent=False) == [([0.0], 0)]
+    assert readings.push(torch.ones(1, device="cuda"), 2, urgent=False) == [([1.0], 1)]
 
 
 @needs_cuda

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from swell.gradients.preconditioner import PIECE, SMALL, WARM_UP_STEPS, Preconditioner
+from swell.gradients.norms import GroupNorms
+from swell.gradients.preconditioner import PACKED, PIECE, SMALL, WARM_UP_STEPS, Preconditioner
 from tests.reference.adaptive_metric import divided
 
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "Adam": lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.9)),
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, eps=1e-3),
@@ -152,6 +154,43 @@ def test_what_is_measured_has_the_norm_of_the_quotient_however_large_it_is(dtype
         assert float(proxy.double().norm()) == pytest.approx(float(quotient.double().norm()), rel=rel)
 
 
+class OnAccelerator(Preconditioner):
+    """One that does what it does where a call costs more than a copy, on any device."""
+
+    def _read_divisors(self) -> Any:
+        divisors = super()._read_divisors()
+        self._on_cpu = False
+        return divisors
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_group_that_is_divided_in_one_piece_has_the_norm_of_its_quotients(name: str, device: str) -> None:
+    torch.manual_seed(2)
+    shapes = [[(3, 5), (7,), (2, 4, 3, 3)], [(6,)], [(8, 2), (5,), (4,)], [(PACKED // 2 + 1,), (PACKED // 2,)]]
+    groups = [[nn.Parameter(torch.randn(*shape, device=device)) for shape in group] for group in shapes]
+    groups[0][2].data = groups[0][2].data.to(memory_format=torch.channels_last)
+    optimizer = OPTIMIZERS[name]([{"params": group} for group in groups])
+    metric = OnAccelerator(optimizer)
+    for _ in range(WARM_UP_STEPS):
+        step(optimizer, metric)
+    parameters = [parameter for group in groups for parameter in group]
+    norms = GroupNorms(parameters, [len(group) for group in groups])
+    for missing in ((), (), (0,), (5, 6)):  # the divisors of the first are used again
+        gradients = gradients_for(parameters)
+        for index in missing:
+            gradients[index] = None
+        before = [None if gradient is None else gradient.clone() for gradient in gradients]
+        proxies = metric.norm_proxies(parameters, gradients)
+        torch.testing.assert_close(norms.squares(proxies), norms.squares(metric.divide(parameters, gradients)))
+        assert all(a is b is None or torch.equal(a, b) for a, b in zip(gradients, before, strict=True))  # type: ignore[arg-type]
+    assert sum(proxy is not None for proxy in proxies) == 5  # two groups in one piece, one of one, one too large
+    step(optimizer, metric)  # which changes the divisors
+    torch.testing.assert_close(
+        norms.squares(metric.norm_proxies(parameters, before)), norms.squares(metric.divide(parameters, before))
+    )
+
+
 class FarCount(Tensor):
     """A step count that says it is on an accelerator, and counts how often it was read."""
 
@@ -185,7 +224,7 @@ def test_step_counts_on_an_accelerator_are_read_once_and_counted_from_there() ->
         metric.stepped()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 def test_a_fused_optimizer_on_an_accelerator_has_the_same_metric() -> None:
     torch.manual_seed(1)
     parameters = [nn.Parameter(torch.randn(4, device="cuda")) for _ in range(2)]

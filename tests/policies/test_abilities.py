@@ -17,11 +17,12 @@ from swell.core.protocols import (
     FinitePolicy,
     ForecastingPolicy,
     LayoutPolicy,
+    NoiseAwaitingPolicy,
     NoiseFollowingPolicy,
     Policy,
     WrappingPolicy,
 )
-from swell.core.types import Decision, Layout, Observation, StepSummary
+from swell.core.types import Decision, Layout, NoiseEstimate, Observation, StepSummary
 from swell.core.world_bounds import WorldBounds
 from swell.errors import ConfigError
 from swell.job.rehearsal import RoundOfLayouts
@@ -39,7 +40,7 @@ from swell.policies import (
     find,
     is_finished,
 )
-from swell.policies.decision import follows_noise, predicted_outlook
+from swell.policies.decision import awaiting, follows_noise, predicted_outlook
 from swell.policies.parse import policy_from_text
 from tests.policies.observations import estimate, seen
 
@@ -73,6 +74,9 @@ class Able:
     def finished(self, seen: Observation) -> bool:
         return seen.epoch >= 3
 
+    def awaits(self, noise: NoiseEstimate | None) -> bool:
+        return noise is not None and noise.total.noise_scale == 777.0
+
 
 class AbleWithBase(Able):
     base = 32
@@ -99,7 +103,15 @@ WRAPPERS: dict[str, Callable[[Policy], Policy]] = {
     "users_own": UsersOwn,
     "round_of_layouts": lambda policy: RoundOfLayouts(policy, layouts=((96, 24),), turn=5, after=0),
 }
-ABILITIES = [BoundedPolicy, ExplainingPolicy, FinitePolicy, ForecastingPolicy, LayoutPolicy, NoiseFollowingPolicy]
+ABILITIES = [
+    BoundedPolicy,
+    ExplainingPolicy,
+    FinitePolicy,
+    ForecastingPolicy,
+    LayoutPolicy,
+    NoiseAwaitingPolicy,
+    NoiseFollowingPolicy,
+]
 every_wrapper = pytest.mark.parametrize("name", WRAPPERS)
 
 
@@ -126,8 +138,11 @@ def test_a_combinator_has_no_ability_that_its_policy_has_not(name: str, ability:
 
 @every_wrapper
 def test_noise_is_awaited_inside_a_wrapper(name: str) -> None:
+    awaits, never = awaiting(WRAPPERS[name](AbleWithBase())), awaiting(WRAPPERS[name](Fixed(96)))
     assert follows_noise(WRAPPERS[name](AbleWithBase()))
+    assert awaits(estimate(777.0)) and not awaits(estimate(778.0)) and not awaits(None)
     assert not follows_noise(WRAPPERS[name](Fixed(96)))
+    assert not never(None)
 
 
 @every_wrapper

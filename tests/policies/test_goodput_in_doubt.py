@@ -21,6 +21,14 @@ def test_it_stays_at_the_base_batch_while_nothing_is_known_of_the_noise_scale():
     assert len({layout.micro_batch for layout in run.chosen}) > 1  # yet it learnt what a sample costs
 
 
+@pytest.mark.parametrize("policy", [Goodput(128, max=4096), Goodput(128, max=4096, price=None)])
+def test_a_surer_noise_scale_is_awaited_where_it_may_change_the_choice(policy):
+    assert policy.awaits(None) and not policy.awaits(estimate(1000.0))
+    assert policy.awaits(estimate(1000.0, sure=False))
+    # From 8 base batches on the noise scale counts as 8, if a price is set: its lower end is a tenth of it here.
+    assert policy.awaits(estimate(10 * 8 * 128 + 1.0, sure=False)) == (policy.price is None)
+
+
 def test_without_exploring_the_layout_is_left_alone_until_then_too():
     run = run_on(1, "linear", sure_after=10**9, doubt=math.inf, policy=Goodput(128, max=4096, explore=0))
     run.until(20_000)

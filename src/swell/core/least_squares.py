@@ -45,7 +45,8 @@ def least_squares(
         weighted = slopes * weights[:, None]
         gradient, curvature = weighted.T @ residuals, weighted.T @ slopes
         resting = ((at <= low) & (gradient > 0)) | ((at >= high) & (gradient < 0))
-        curvature[resting], curvature[:, resting], gradient[resting] = 0.0, 0.0, 0.0
+        if resting.any():
+            curvature[resting], curvature[:, resting], gradient[resting] = 0.0, 0.0, 0.0
         diagonal = curvature.diagonal() + 1e-12
         while damping < 1e9:
             damped = curvature.copy()

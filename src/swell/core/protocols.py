@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from swell.core.events import Event
-from swell.core.types import Decision, Factors, Layout, Observation, ScaleState
+from swell.core.types import Decision, Factors, Layout, NoiseEstimate, Observation, ScaleState
 
 if TYPE_CHECKING:
     from swell.core.goodput import Outlook
@@ -136,6 +136,15 @@ class NoiseFollowingPolicy(Protocol):
 
     @property
     def follows_noise(self) -> bool: ...
+
+
+@runtime_checkable
+class NoiseAwaitingPolicy(Protocol):
+    """A policy that knows when the noise is known well enough; without it, a sure estimate is awaited."""
+
+    def awaits(self, noise: NoiseEstimate | None) -> bool:
+        """Whether a surer estimate may change what it chooses."""
+        ...
 
 
 @runtime_checkable

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -103,24 +104,48 @@ def fit(points: Sequence[StepSummary], prior: Params | None = None) -> Fit:
     computing_s = np.where(timed, step_s - sync_s, step_s) / steps[:, 3]
     centre, rows = _prior(steps, computing_s, prior)
     sigma = np.sqrt(_ODDITY**2 + _JITTER**2 / count)
-    # Without a second replica no exchange was measured: its constants stay at the centre of their prior.
-    free = np.arange(8) if np.any(steps[:, 0] > 1) else np.array([0, 1, 6])
-    pulls = rows[:, free]
+    log_s = np.log(step_s)
 
-    def system(guess: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        theta = centre.copy()
-        theta[free] = guess
-        time, slopes = step_seconds(theta, steps)
-        part, part_slopes = micro_batch_seconds(theta, steps[timed])
-        residuals = (np.log(time / step_s) / sigma, np.log(part / computing_s[timed]) / _SYNC_ODDITY)
-        jacobian = (slopes[:, free] / sigma[:, None], part_slopes[:, free] / _SYNC_ODDITY, pulls)
-        return np.concatenate((*residuals, pulls @ (guess - centre[free]))), np.concatenate(jacobian)
+    def everywhere(guess: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        time, slopes = step_seconds(guess, steps)
+        part, part_slopes = micro_batch_seconds(guess, steps[timed])
+        residuals = ((np.log(time) - log_s) / sigma, np.log(part / computing_s[timed]) / _SYNC_ODDITY)
+        jacobian = (slopes / sigma[:, None], part_slopes / _SYNC_ODDITY, rows)
+        return np.concatenate((*residuals, rows @ (guess - centre))), np.concatenate(jacobian)
 
     low, high = np.full(8, centre[0] - 30.0), np.full(8, centre[0] + 15.0)
     low[7], high[7] = GAMMA
     theta = centre.copy()
-    theta[free] = least_squares(system, centre[free], low=low[free], high=high[free], scale=_OUTLIER)
-    return _settled(theta, points, steps, np.log(step_s), sigma, rows)
+    if np.any(steps[:, 0] > 1) or np.any(timed):
+        theta = least_squares(everywhere, centre, low=low, high=high, scale=_OUTLIER)
+    else:  # no exchange was measured: its constants stay at the centre of their prior
+        few = [0, 1, 6]
+        system = _alone(steps, log_s, sigma, centre[few], rows[:, few])
+        theta[few] = least_squares(system, centre[few], low=low[few], high=high[few], scale=_OUTLIER)
+    return _settled(theta, points, steps, log_s, sigma, rows)
+
+
+def _alone(
+    steps: np.ndarray, log_s: np.ndarray, sigma: np.ndarray, centre: np.ndarray, pulls: np.ndarray
+) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """The system for steps without an exchange, which has three unknowns: a choice waits for it in every short step."""
+    micro, accumulation, count = steps[:, 2], steps[:, 3], len(steps)
+    pulls = pulls[np.any(pulls, axis=1)]
+
+    def system(guess: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        fixed, growing, once = math.exp(guess[0]), math.exp(guess[1]) * micro, math.exp(guess[2])
+        time = accumulation * (fixed + growing) + once
+        residuals, jacobian = np.empty(count + len(pulls)), np.empty((count + len(pulls), 3))
+        residuals[:count] = (np.log(time) - log_s) / sigma
+        residuals[count:] = pulls @ (guess - centre)
+        time *= sigma
+        jacobian[:count, 2] = once / time
+        per_sample = accumulation / time
+        jacobian[:count, 0], jacobian[:count, 1] = fixed * per_sample, growing * per_sample
+        jacobian[count:] = pulls
+        return residuals, jacobian
+
+    return system
 
 
 def _settled(
@@ -171,6 +196,11 @@ def _prior(steps: np.ndarray, computing_s: np.ndarray, known: Params | None) -> 
         1.5,
     )
     centre[2:6] = exchange, exchange + further, exchange + between, exchange + between + further
+    return centre, _beliefs()
+
+
+@cache
+def _beliefs() -> np.ndarray:
     beliefs = (
         ({0: 1}, 1.5),
         ({1: 1}, 1.5),
@@ -186,7 +216,7 @@ def _prior(steps: np.ndarray, computing_s: np.ndarray, known: Params | None) -> 
     for row, (weights, deviation) in zip(rows, beliefs, strict=True):
         for column, weight in weights.items():
             row[column] = weight / deviation
-    return centre, rows
+    return rows
 
 
 def _closeness(left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors
 from torch.optim import Optimizer
 
 from swell.gradients.placement import is_sharded, local
@@ -14,6 +15,9 @@ from swell.rules.metric import WARM_UP_STEPS
 
 SECOND_MOMENTS = ("exp_avg_sq", "square_avg", "sum")  # Adam and its kin, RMSprop and Adadelta, Adagrad
 SMALL, PIECE = 2**14, 2**18  # elements: of gradients that are divided whole on the CPU, of others at a time
+# Elements, together, of gradients that are divided in one piece on an accelerator, where a call costs more than a copy.
+# Their divisors are kept for the other gradients of the step.
+PACKED = 2**22
 
 
 class _Divisor(NamedTuple):
@@ -23,6 +27,7 @@ class _Divisor(NamedTuple):
     correction: float
     eps: float
     sharded: bool
+    group: int  # of the optimizer
 
 
 _Member = tuple[int, Tensor, _Divisor]  # a gradient's place in the list, the gradient, its divisor
@@ -50,6 +55,7 @@ class Preconditioner:
         """Look the optimizer's state up again before the next gradient is divided."""
         self._divisors: dict[int, _Divisor] | None = None  # by the parameter's id
         self._on_cpu = False
+        self._packed: dict[tuple[int, ...], Tensor] = {}  # divisors in one piece, by their gradients' places
 
     def stepped(self) -> None:
         """The optimizer has made a step."""
@@ -77,13 +83,17 @@ class Preconditioner:
 
     @torch.no_grad()
     def norm_proxies(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """For each gradient a tensor with the norm of its quotient: the quotient, or for a large one just its norm.
+        """Tensors with the norms of the quotients: one for each gradient, or for all those of a group the first.
 
-        The latter on the CPU, where going through a large gradient piece by piece is quicker than allocating memory.
+        On the CPU that is just the norm of a large one, because going through it piece by piece is quicker than
+        allocating memory. On an accelerator a group's gradients are divided in one piece, unless they are many.
         """
         result: list[Tensor | None] = list(gradients)
         for members in self._alike(parameters, gradients):
-            large = [member for member in members if member[1].numel() > SMALL] if self._on_cpu else []
+            if not self._on_cpu:
+                self._put_packed(result, members)
+                continue
+            large = [member for member in members if member[1].numel() > SMALL]
             if not large:
                 _put_quotients(result, members)
                 continue
@@ -94,7 +104,7 @@ class Preconditioner:
         return result
 
     def _alike(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[list[_Member]]:
-        """Gradients that have a divisor, in lists of one device, type and eps."""
+        """Gradients that have a divisor, in lists of one group, device and type."""
         if self._divisors is None:
             self._divisors = self._read_divisors()
         alike: dict[tuple[Any, ...], list[_Member]] = {}
@@ -102,15 +112,31 @@ class Preconditioner:
             divisor = self._divisors.get(id(parameter))
             if divisor is None or gradient is None or gradient.is_sparse:
                 continue
-            kind = divisor.second.device, divisor.second.dtype, divisor.eps
+            kind = divisor.group, divisor.second.device, divisor.second.dtype
             member = index, local(gradient) if divisor.sharded else gradient, divisor
             alike.setdefault(kind, []).append(member)
         return list(alike.values())
 
+    def _put_packed(self, result: list[Tensor | None], members: list[_Member]) -> None:
+        """Put the quotients of a group, in one piece, in the place of its first gradient."""
+        places, correction = tuple([index for index, _, _ in members]), members[0][2].correction
+        alike = len(members) > 1 and all(divisor.correction == correction for _, _, divisor in members)
+        if not alike or sum([gradient.numel() for _, gradient, _ in members]) > PACKED:
+            _put_quotients(result, members)
+            return
+        divisors = self._packed.get(places)
+        if divisors is None:
+            seconds = _flatten_dense_tensors([divisor.second for _, _, divisor in members])
+            divisors = self._packed[places] = seconds.sqrt_().mul_(correction).add_(members[0][2].eps)
+        packed = _flatten_dense_tensors([gradient.to(divisors.dtype) for _, gradient, _ in members])
+        for index in places:
+            result[index] = None
+        result[places[0]] = packed.div_(divisors)
+
     def _read_divisors(self) -> dict[int, _Divisor]:
         divisors: dict[int, _Divisor] = {}
         self._on_cpu = True
-        for group in self._optimizer.param_groups:
+        for number, group in enumerate(self._optimizer.param_groups):
             eps = group.get("eps", 1e-8)
             eps = eps if isinstance(eps, (int, float)) else 1e-8
             for parameter in group["params"]:
@@ -123,7 +149,7 @@ class Preconditioner:
                 correction = (1 - float(group["betas"][1]) ** count) ** -0.5 if corrected else 1.0
                 sharded = is_sharded(parameter)
                 second = local(state[key]) if sharded else state[key]
-                divisors[id(parameter)] = _Divisor(second, correction, eps, sharded)
+                divisors[id(parameter)] = _Divisor(second, correction, eps, sharded, number)
         return divisors
 
     def _count(self, parameter: Tensor, state: dict[str, Any]) -> float:

@@ -1,4 +1,4 @@
-"""What is known of one optimizer's gradient noise, plain and in Adam's metric; figures may arrive one step late."""
+"""What is known of one optimizer's gradient noise, plain and in Adam's metric; figures may arrive late."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Reading(NamedTuple):
     samples_between: int
     num_groups: int
     report: Callable[[float | None], None]
+    urgent: bool = True  # whether the figures decide something, or must be there on all replicas at the same step
 
 
 class GradientNoise:
@@ -50,7 +51,7 @@ class GradientNoise:
 
     def push(self, figures: Tensor, reading: Reading) -> None:
         """Take the figures of a step: the loss, then squared norms of small gradients, then of the whole one."""
-        for values, earlier in self._readings.push(figures, reading):
+        for values, earlier in self._readings.push(figures, reading, urgent=reading.urgent):
             self._learn(values, earlier)
 
     def pass_loss(self, loss: float, report: Callable[[float | None], None]) -> None:

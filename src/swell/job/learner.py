@@ -234,7 +234,7 @@ class Learner:
         reading: Reading,
         pair: Tensor | None,
     ) -> None:
-        """Measure the summed gradient and pass the step's figures on to the moments, now or one step late.
+        """Measure the summed gradient and pass the step's figures on to the moments, now or late.
 
         ``figures`` begin with the loss. ``pair`` has the other figures where two steps were compared.
         """

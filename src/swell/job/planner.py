@@ -18,7 +18,7 @@ from swell.job.run_state import RunState
 from swell.loop.measuring_budget import shape_of
 from swell.loop.statistics import Statistics
 from swell.policies import find
-from swell.policies.decision import predicted_outlook, require_noise
+from swell.policies.decision import awaiting, predicted_outlook, require_noise
 from swell.rules.metric import may_use_moments_at_base
 
 
@@ -55,7 +55,7 @@ class Planner:
         self._state, self._peers, self._horizon, self._statistics = state, peers, horizon, statistics
         self._measures = measures
         policy = state.pace.policy
-        self._finite = find(policy, FinitePolicy)  # asked once, because the check is slow
+        self._finite, self._awaits = find(policy, FinitePolicy), awaiting(policy)  # asked once: the checks are slow
         require_noise(policy, measured=statistics is not None)
         self._measuring: Statistics | None = None  # in the pass under way
         self._observation: Observation | None = None  # the latest
@@ -210,11 +210,8 @@ class Planner:
 
     @property
     def awaits_noise(self) -> bool:
-        """Whether the policy waits for a noise estimate that is sure."""
-        if not self._state.pace.follows_noise:
-            return False
-        noise = self._state.noise
-        return noise is None or not noise.sure
+        """Whether the policy waits for a surer noise estimate."""
+        return self._awaits(self._state.noise)
 
     def set_window(self) -> None:
         """Average figures over a part of the run that suits its length."""

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from swell.gradients.current_stream import CurrentStream
+
 
 class Duration:
     """The time between two moments of a device; reading it waits until the device has reached the second."""
@@ -43,7 +45,7 @@ class StepClock:
     """Runs from the choice of a step to its commit; what the user does between steps is not counted."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self._device, self._stream = device, CurrentStream(device)
         self._began: Any = None
         self._by_device = False
         self._spare: list[Any] = []  # events of durations that were read; making one takes longer than using it again
@@ -61,5 +63,5 @@ class StepClock:
 
     def _moment(self) -> Any:
         moment = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)
-        moment.record(torch.cuda.current_stream(self._device))
+        moment.record(self._stream.get())
         return moment

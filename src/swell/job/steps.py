@@ -459,4 +459,5 @@ def _position(state: RunState, chosen: Chosen | None, step: StepInProgress) -> P
         samples_between=samples - state.marks.measured_at + step.plan.global_batch,
         batch=chosen.batch,
         step=pace.step,
+        patient=pace.by_clock or not pace.follows_noise,
     )

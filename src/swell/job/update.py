@@ -28,6 +28,7 @@ class Position(NamedTuple):
     samples_between: int  # since the last measured step, this one included
     batch: int  # what the policy chose; the last step of an epoch may have fewer samples
     step: int = 0
+    patient: bool = False  # whether nothing depends on the step at which a loss arrives from the device
 
 
 class Outcome(NamedTuple):
@@ -150,6 +151,7 @@ class Updater:
                 samples_between=position.samples_between,
                 num_groups=len(learner.optimizer.param_groups),
                 report=report,
+                urgent=step.measured or pair is not None or collective.size > 1 or not position.patient,
             )
             learner.read(figures, scale, preconditioned=preconditioned, reading=reading, pair=pair)
         factors, gain = learner.factors(scale=position.scale, progress=position.progress, samples=position.samples)
@@ -196,7 +198,7 @@ class Updater:
         """The step's mean loss if it is not finite and steps with such a loss are skipped; raises where they are not.
 
         On an accelerator the loss is looked at in the step only if it decides something there; otherwise the late
-        reading raises one step later.
+        reading raises later.
         """
         if isinstance(figures, Tensor):
             if figures.is_cuda and self._nonfinite == "raise" and not self._exact:

@@ -92,6 +92,11 @@ class Pace:
         )
 
     @property
+    def by_clock(self) -> bool:
+        """Whether batches depend on how long steps take, so that no two runs are alike."""
+        return self._layout_policy is not None
+
+    @property
     def settled(self) -> bool:
         """Whether the policy can only choose the batch of the step before."""
         return self._fixed is not None and self.batch == self._fixed.size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from swell.core.counts import as_whole
 from swell.core.goodput import Outlook, outlook
@@ -13,11 +13,12 @@ from swell.core.protocols import (
     FinitePolicy,
     ForecastingPolicy,
     LayoutPolicy,
+    NoiseAwaitingPolicy,
     NoiseFollowingPolicy,
     Policy,
 )
 from swell.core.throughput import fit
-from swell.core.types import Decision, Layout, Observation
+from swell.core.types import Decision, Layout, NoiseEstimate, Observation
 from swell.errors import ConfigError
 from swell.policies.abilities import find, layers
 
@@ -65,6 +66,23 @@ def lays_out(policy: object) -> bool:
 def follows_noise(policy: object) -> bool:
     """Whether any layer of the policy acts on the gradient noise."""
     return any(isinstance(layer, NoiseFollowingPolicy) and layer.follows_noise for layer in layers(policy))
+
+
+def awaiting(policy: object) -> Callable[[NoiseEstimate | None], bool]:
+    """A function that says whether the policy waits for a surer estimate than this one; never if it follows no noise.
+
+    >>> from swell.policies import Fixed, NormTest
+    >>> awaiting(NormTest(64, max=512))(None), awaiting(Fixed(64))(None)
+    (True, False)
+    """
+    if not follows_noise(policy):
+        return lambda noise: False
+    patient = find(policy, NoiseAwaitingPolicy)
+    return _unsure if patient is None else patient.awaits
+
+
+def _unsure(noise: NoiseEstimate | None) -> bool:
+    return noise is None or not noise.sure
 
 
 def require_noise(policy: object, *, measured: bool) -> None:

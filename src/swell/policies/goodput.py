@@ -14,7 +14,7 @@ from swell.core.counts import whole_number
 from swell.core.goodput import Candidates, Outlook, best, candidates, goodput, layouts, outlook
 from swell.core.moments import efficiency
 from swell.core.throughput import Fit, Prediction, fit
-from swell.core.types import Decision, Layout, Observation, StepSummary
+from swell.core.types import Decision, Layout, NoiseEstimate, Observation, StepSummary
 from swell.core.world_bounds import WorldBounds
 from swell.errors import ConfigError
 from swell.policies.arguments import assign, flag, number
@@ -142,6 +142,19 @@ class Goodput:
     def explain(self, seen: Observation) -> Decision:
         """The same choice with its reasons and its predicted goodput."""
         return to_decision(self._choose(seen), seen, base=self.base)
+
+    def awaits(self, noise: NoiseEstimate | None) -> bool:
+        """Whether a surer noise scale may change the choice: not above the one that counts at most, given a price.
+
+        >>> from swell.core.types import Moments
+        >>> far = Moments(signal=1.0, noise=4000.0)
+        >>> noise = NoiseEstimate(total=far, groups=(far,), interval=(1500.0, math.inf), observations=40)
+        >>> noise.sure, Goodput(128, max=4096).awaits(noise), Goodput(512, max=4096).awaits(noise)
+        (False, False, True)
+        """
+        if noise is None or noise.sure:
+            return noise is None
+        return self.price is None or noise.at_least < _FAR * self.base
 
     def speedup(self, seen: Observation, replicas: Iterable[int]) -> dict[int, float]:
         """Goodput on other numbers of replicas relative to now, each at its best; 0 if no batch fits."""

@@ -13,7 +13,7 @@ from swell.integrations.keras.run_counts import RunCounts
 from swell.integrations.keras.step import Step
 from swell.loop.statistics import Statistics
 from swell.policies import is_finished
-from swell.policies.decision import follows_noise
+from swell.policies.decision import awaiting
 from swell.rules import effective_step
 from swell.rules.metric import WARM_UP_STEPS, needs_preconditioned
 from swell.rules.worth import worth_power
@@ -24,7 +24,7 @@ class StepPlanner:
 
     def __init__(self, policy: Policy, rule: Rule, *, statistics: Statistics | None, meter: NoiseMeter) -> None:
         self._policy, self._statistics, self._meter = policy, statistics, meter
-        self._awaits_noise = follows_noise(policy)
+        self._awaits = awaiting(policy)
         self._can_finish = isinstance(policy, FinitePolicy)  # asked once, because this check is slow
         self._cut: tuple[Plan, DeviceGrid, tuple[Pass, ...], int] | None = None  # the latest plan and its passes
         self.grid = DeviceGrid()
@@ -127,7 +127,7 @@ class StepPlanner:
         if statistics is None:
             return plan, False, False
         place = pace.step, batch / pace.base, self._meter.window
-        awaited = self._awaits_noise and not (noise is not None and noise.sure)
+        awaited = self._awaits(noise)
         if self._passes(plan)[1] > 1:
             return plan, statistics.measures(*place, awaited=awaited), False
         # The rest of an epoch may be too small to be cut: batch normalisation refuses a single sample.
