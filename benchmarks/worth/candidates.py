@@ -13,6 +13,7 @@ from tasks import Task
 import swell
 from swell.core.moments import gain
 from swell.core.types import Factors, Layout, Moments, NoiseEstimate, Observation, ScaleState
+from swell.rules import KeepDecayTime
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,34 @@ class RootCountedByGain:
     def factors(self, state: ScaleState) -> Factors:
         lr = math.sqrt(state.scale)
         return Factors(lr=lr, ema_power=state.scale, weight_decay=lr)
+
+
+@dataclass(frozen=True)
+class CountedInMetric:
+    """Adam's default rule, with a worth by the gain in Adam's metric to this power, and by the plain one for the rest.
+
+    The default takes the smaller of the two.
+    """
+
+    power: float
+    worth_power: ClassVar[float] = 0.5
+    metric: ClassVar[str] = "preconditioned"
+    second_moment: ClassVar[str] = "follow"
+
+    def gain(self, state: ScaleState) -> float:
+        plain, own = (
+            gain(state.scale, moments, base_batch=state.base_batch) for moments in (state.moments, state.preconditioned)
+        )
+        both = min(own, plain) if own < plain else own**self.power * plain ** (1 - self.power)
+        return math.sqrt(state.scale * both)
+
+    def factors(self, state: ScaleState) -> Factors:
+        return Factors(lr=math.sqrt(state.scale), ema_power=state.scale)
+
+
+def _in_metric(task: Task, power: float) -> dict[str, Any]:
+    rule: Any = CountedInMetric(power)
+    return {"batch": _goodput(task), "rule": KeepDecayTime(rule) if "AdamW" in task.kind else rule}
 
 
 @dataclass(frozen=True)
@@ -165,6 +194,8 @@ WAYS: dict[str, Callable[[Task], dict[str, Any]]] = {
     "goodput, gain": lambda t: _settings(t, _goodput(t), 0.0),
     "goodput, betas kept": lambda t: _settings(t, _goodput(t), 0.5),
     "goodput, 5 % measured": lambda t: {"batch": _goodput(t), "statistics": swell.Statistics(budget=0.05)},
+    "goodput, metric": lambda t: _in_metric(t, 1.0),
+    "goodput, half metric": lambda t: _in_metric(t, 0.5),
     "goodput 1.25": lambda t: _settings(t, _goodput(t, price=1.25), None),
     "goodput 2": lambda t: _settings(t, _goodput(t, price=2.0), None),
     "goodput, root, gain": lambda t: {"batch": _goodput(t), "rule": RootCountedByGain()},
