@@ -66,6 +66,10 @@ class Learner:
         self.settings = settings_of(optimizer, schedule)  # as they were when the run started
         self.gradients = GradientSum(optimizer)
         modules = sharded_modules(model)
+        self._by_metric, self.by_dual_norm = needs_preconditioned(rule), needs_dual(rule)
+        if self.by_dual_norm:
+            _check_dual(sharded=bool(modules), differences=half is not None)
+            self.gradients.pair = DualPair(dual_norm(type(optimizer).__name__), optimizer.param_groups)
         if modules:
             self.gradients.shards = ShardedGradients(modules, optimizer, self.gradients.preconditioner)
         if modules and half is not None:
@@ -74,10 +78,6 @@ class Learner:
                 "only pieces of it. Leave out alone= in swell.Statistics."
             )
         self.pairs = None if half is None else GradientPairs(self.gradients, half)
-        self._by_metric, self.by_dual_norm = needs_preconditioned(rule), needs_dual(rule)
-        if self.by_dual_norm:
-            _check_dual(sharded=bool(modules), differences=half is not None)
-            self.gradients.pair = DualPair(dual_norm(type(optimizer).__name__), optimizer.param_groups)
         self._by_noise_alone = unchanged_at_base(rule)  # such a rule looks at the scale and the noise, at nothing else
         self._latest = _LatestFactors()
         self.second_moment = SecondMoment(optimizer, carried=carries_second_moment(rule))
