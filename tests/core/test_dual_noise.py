@@ -22,6 +22,8 @@ pairs = st.lists(
     st.tuples(st.floats(-10, 100), st.floats(0, 1000), st.integers(1, 64), st.integers(0, 500)), min_size=1, max_size=8
 )
 
+Two = tuple[np.ndarray, np.ndarray]
+
 # Simulated gradients
 
 
@@ -37,8 +39,9 @@ def norm(gradient: np.ndarray) -> float:
     return float((direction(gradient) * gradient).sum())
 
 
-def two(truth: np.ndarray, sigma: np.ndarray | float, batch: int, draw: np.random.Generator) -> list[np.ndarray]:
-    return [truth + sigma * draw.standard_normal(truth.shape) / math.sqrt(batch) for _ in range(2)]
+def two(truth: np.ndarray, sigma: np.ndarray | float, batch: int, draw: np.random.Generator) -> Two:
+    first, second = (truth + sigma * draw.standard_normal(truth.shape) / math.sqrt(batch) for _ in range(2))
+    return first, second
 
 
 def pair_of(first: np.ndarray, second: np.ndarray, batch: int) -> Pair:

@@ -36,7 +36,7 @@ class GradientNoise:
     ) -> None:
         self.plain = MomentAverage(base_batch=base_batch, share=RECENT)
         self._dual = DualAverage(base_batch=base_batch, share=RECENT) if metric == "dual" else None
-        self._preconditioned = MomentAverage(base_batch=base_batch, share=RECENT)
+        self.preconditioned = MomentAverage(base_batch=base_batch, share=RECENT)
         self._by_metric = metric == "preconditioned"
         self._unpaired = 0  # samples of measured steps in which no replica could compare two gradients
         self._judged: tuple[NoiseEstimate | None, NoiseEstimate | None] = (None, None)  # what the verdict is about
@@ -47,7 +47,7 @@ class GradientNoise:
     @property
     def metric(self) -> MomentAverage | DualAverage:
         """The average in the metric that the rule looks at, if that is not the plain one."""
-        return self._preconditioned if self._dual is None else self._dual
+        return self.preconditioned if self._dual is None else self._dual
 
     @property
     def window(self) -> float:
@@ -61,7 +61,7 @@ class GradientNoise:
     def average_with(self, make: Callable[[], MomentAverage]) -> None:
         """Average in another way from now on; what was measured is dropped."""
         assert self._dual is None, "a dual norm has an average of its own"
-        self.plain, self._preconditioned = make(), make()
+        self.plain, self.preconditioned = make(), make()
 
     def push(self, figures: Tensor, reading: Reading) -> None:
         """Take the figures of a step: the loss, squared norms of small gradients and of the whole one, those of a pair.
@@ -88,7 +88,7 @@ class GradientNoise:
             squares = squares[: -2 * groups - 2]
         channels = len(squares) // (2 * groups) if groups else 0
         if reading.num_micro_batches > 1:
-            for channel, average in zip(range(channels), (self.plain, self._preconditioned), strict=False):
+            for channel, average in zip(range(channels), (self.plain, self.preconditioned), strict=False):
                 small = squares[channel * groups : (channel + 1) * groups]
                 big = squares[(channels + channel) * groups : (channels + channel + 1) * groups]
                 average.update(
@@ -115,7 +115,7 @@ class GradientNoise:
 
         In a dual norm there is one, because the plain noise says little of steps by signs or orthogonal matrices.
         """
-        plain, metric = self.plain.estimate(), self._preconditioned.estimate() if self._by_metric else None
+        plain, metric = self.plain.estimate(), self.preconditioned.estimate() if self._by_metric else None
         if self._dual is not None:
             return self._dual.estimate() or plain
         if plain is not self._judged[0] or metric is not self._judged[1]:
@@ -130,13 +130,13 @@ class GradientNoise:
 
     def state_dict(self) -> dict[str, Any]:
         """Both averages."""
-        state = {"noise": self.plain.state_dict(), "preconditioned_noise": self._preconditioned.state_dict()}
+        state = {"noise": self.plain.state_dict(), "preconditioned_noise": self.preconditioned.state_dict()}
         return state if self._dual is None else {**state, "dual_noise": self._dual.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state; what a run by another rule did not measure starts again."""
         self.plain.load_state_dict(state["noise"])
-        self._preconditioned.load_state_dict(state["preconditioned_noise"])
+        self.preconditioned.load_state_dict(state["preconditioned_noise"])
         self._unpaired = 0
         if self._dual is not None:
             self._dual.reset()
