@@ -198,6 +198,18 @@ def test_a_resumed_run_goes_on_with_the_same_estimate(tmp_path: Path) -> None:
     assert resumed.noise is not None and resumed.noise.observations == 8
 
 
+def train_part(collective: Any, folder: str, stop: int | None) -> NoiseEstimate | None:
+    return run(folder=Path(folder), stop=stop).noise
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
+def test_other_workers_go_on_with_the_figures_of_those_before(tmp_path: Path, before: int, after: int) -> None:
+    (first, *_) = run_workers(before, train_part, str(tmp_path), 5)
+    found = run_workers(after, train_part, str(tmp_path), None)
+    assert first.observations == 5 and all(one == found[0] for one in found) and found[0].observations == 8
+
+
 @pytest.mark.parametrize("before", [AdamScale(metric="plain"), KeepDecayTime(DUAL)], ids=repr)
 def test_a_run_may_go_on_with_another_metric(tmp_path: Path, before: Any) -> None:
     after = DUAL if before == AdamScale(metric="plain") else AdamScale(metric="plain")
