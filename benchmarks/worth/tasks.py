@@ -324,7 +324,7 @@ TASKS = {
         Task(
             name="signum", kind="text, GPT; Signum, one-cycle",
             base=16, steps=3_000, metric="loss",
-            optimizers=signum(3e-4, 0.1), schedule=one_cycle, problem=text_problem(64, small_gpt),
+            optimizers=signum(5e-4, 0.1), schedule=one_cycle, problem=text_problem(64, small_gpt),
         ),
         Task(
             name="gru", kind="text, GRU with clipping; Adam, constant",
