@@ -24,9 +24,9 @@ from swell.core.moment_average import WINDOW, MomentAverage
 from swell.core.types import Moments, NoiseEstimate
 from swell.errors import CheckpointError, ConfigError
 
-# The spread of Gaussian noise is E|d| = 2 sigma / sqrt(pi b) for each element. The nuclear norm of Gaussian matrices
-# needs no other constant: with this one the noise scale of dense gradients comes out the same in both norms.
-_PER_SPREAD = math.sqrt(math.pi) / 2
+# g1 - g2 is the noise of one sample times sqrt(2 / b). The dual norm of standard deviations, as in the paper, would be
+# sqrt(pi / 2) times as large for signs; with this one the law is exact for gradients with normal elements.
+_PER_SPREAD = math.sqrt(0.5)
 
 
 class Pair(NamedTuple):
@@ -43,18 +43,19 @@ class Pair(NamedTuple):
 def dual_moments(reach: float, spread: float, *, batch: float) -> Moments:
     r"""Squared dual norms of the true gradient and of the noise per sample, from averaged figures.
 
-    .. math:: S = \frac{\sqrt\pi}{2} D \sqrt b, \quad P^2 = \frac{s}{1 + \varphi / b}, \quad \varphi = \frac{S^2}{s}
+    .. math:: S = D \sqrt{b / 2}, \quad P^2 = \frac{s}{1 + \varphi / b}, \quad \varphi = \frac{S^2}{s}
               \;\Rightarrow\; \frac{\varphi}{b} = \frac{2 c}{1 + \sqrt{1 + 4 c}}, \quad c = \frac{S^2}{b P^2}
 
-    ``reach`` is P, ``spread`` :math:`D \sqrt b`, and ``batch`` b. P is the progress of a step of fixed length, so
-    progress at :math:`\kappa` times the batch grows by the root of :func:`swell.core.moments.gain`. A reach that is
-    not positive has no signal. The law between the limits of all noise and no noise is an interpolation: within 20 %
-    for gradients in which all directions matter, too optimistic where few do, because noise counts in all of them.
+    ``reach`` is P, ``spread`` :math:`D \sqrt b`, and ``batch`` b. S is the mean dual norm of one sample's noise. P is
+    the progress of a step of fixed length, so progress at :math:`\kappa` times the batch grows by the root of
+    :func:`swell.core.moments.gain`. A reach that is not positive has no signal. The law is exact for signs if the
+    elements of the true gradient are spread like a normal distribution and all have the same noise. It is too
+    optimistic for gradients of which few directions matter, because noise counts in all of them.
 
     >>> dual_moments(2.0, 0.0, batch=8)
     Moments(signal=4.0, noise=0.0)
     >>> round(dual_moments(1.0, 8.0, batch=16).noise_scale, 1)
-    21.5
+    16.0
     """
     if not 0 < batch < math.inf:
         raise ConfigError(f"batch is {batch}; expected a finite number above 0. Give the samples of one small batch.")
