@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tasks import Task
+from torch.optim import Optimizer
 
 import swell
 from swell.core.moments import gain
+from swell.core.protocols import Rule
 from swell.core.types import Factors, Layout, Moments, NoiseEstimate, Observation, ScaleState
-from swell.rules import KeepDecayTime
+from swell.rules import KeepDecayTime, choice
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,19 @@ def _goodput(task: Task, **settings: Any) -> swell.Goodput:
     return swell.Goodput(task.base, **{"max": task.largest * task.base, **settings})
 
 
+def _by_dual_norm(optimizer: Optimizer) -> Rule | None:
+    """The rule by the dual norm for steps by signs and by orthogonal matrices; None, which is the job's, for others."""
+    known = choice(type(optimizer).__name__)
+    if known.dual_norm is None:
+        return None
+    rule = swell.AdamScale(metric="dual")
+    return swell.KeepDecayTime(rule) if isinstance(known.rule, swell.KeepDecayTime) else rule
+
+
+def _in_dual_norm(task: Task, policy: Any) -> dict[str, Any]:
+    return {**_settings(task, policy, None), "rule_of": _by_dual_norm}
+
+
 WAYS: dict[str, Callable[[Task], dict[str, Any]]] = {
     "goodput": lambda t: _settings(t, _goodput(t), None),
     "goodput before": lambda t: _settings(t, _goodput(t, slack=0.08, prefer="steps", price=None), 0.0),
@@ -196,6 +211,9 @@ WAYS: dict[str, Callable[[Task], dict[str, Any]]] = {
     "goodput, 5 % measured": lambda t: {"batch": _goodput(t), "statistics": swell.Statistics(budget=0.05)},
     "goodput, metric": lambda t: _in_metric(t, 1.0),
     "goodput, half metric": lambda t: _in_metric(t, 0.5),
+    "norm test": lambda t: _settings(t, swell.NormTest(t.base, max=t.largest * t.base), None),
+    "dual norm, norm test": lambda t: _in_dual_norm(t, swell.NormTest(t.base, max=t.largest * t.base)),
+    "dual norm, goodput": lambda t: _in_dual_norm(t, _goodput(t)),
     "goodput 1.25": lambda t: _settings(t, _goodput(t, price=1.25), None),
     "goodput 2": lambda t: _settings(t, _goodput(t, price=2.0), None),
     "goodput, root, gain": lambda t: {"batch": _goodput(t), "rule": RootCountedByGain()},

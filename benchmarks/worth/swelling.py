@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from plain import make_model, warm_up
 from tasks import Problem, Task
+from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
 from watch import POINTS, Watch
 
 import swell
+from swell.core.protocols import Rule
 
 
-def train_with_swell(task: Task, device: str, seed: int, *, points: int = POINTS, **settings: Any) -> dict[str, Any]:
-    """Train until the progress of the base run."""
+def train_with_swell(
+    task: Task,
+    device: str,
+    seed: int,
+    *,
+    points: int = POINTS,
+    rule_of: Callable[[Optimizer], Rule | None] = lambda optimizer: None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Train until the progress of the base run; ``rule_of`` gives an optimizer a rule other than the job's."""
     problem: Problem = task.problem(device)
     model = make_model(problem, device, seed)
     optimizers = task.optimizers(model, 1.0)
     schedules = [task.schedule(optimizer, task.steps) for optimizer in optimizers]
     job = swell.Job(seed=seed, device=device, progress=False, notices=False, **settings)
     for optimizer, schedule in zip(optimizers, schedules, strict=True):
-        job.wrap(model, optimizer, scheduler=schedule)
+        job.wrap(model, optimizer, scheduler=schedule, rule=rule_of(optimizer))
     loader = job.loader(TensorDataset(*problem.train), shuffle=True)  # on the device, as the plain loop's
     watch = Watch(problem, model, task.steps, points=points)
     warm_up(task, problem, device, task.base)

@@ -1,4 +1,4 @@
-"""Fifteen tasks, different in kind, each with an optimizer, a schedule and a base batch that a user might have tuned.
+"""Sixteen tasks, different in kind, each with an optimizer, a schedule and a base batch that a user might have tuned.
 
 Nothing here is a function of the batch: a way of training gets the model, the optimizers and the schedule for a number
 of steps, and decides on batches and learning rates itself. ``HELD_OUT`` are the tasks that nothing was tuned on.
@@ -25,6 +25,7 @@ from networks import (
     perceptron,
     residual_network,
 )
+from signum import Signum
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, Muon, Optimizer, RMSprop
@@ -267,6 +268,10 @@ def muon(model: nn.Module, factor: float) -> list[Optimizer]:
     ]
 
 
+def signum(lr: float, decay: float) -> Callable[[nn.Module, float], list[Optimizer]]:
+    return lambda model, factor: [Signum(model.parameters(), lr=lr * factor, weight_decay=decay)]
+
+
 def gpt(kinds: int) -> nn.Module:
     return Transformer(kinds, 128, width=192, layers=4, heads=4, dropout=0.1)
 
@@ -315,6 +320,11 @@ TASKS = {
             name="muon", kind="text, GPT; Muon and AdamW, one-cycle",
             base=16, steps=3_000, metric="loss",
             optimizers=muon, schedule=one_cycle, problem=text_problem(64, small_gpt),
+        ),
+        Task(
+            name="signum", kind="text, GPT; Signum, one-cycle",
+            base=16, steps=3_000, metric="loss",
+            optimizers=signum(5e-4, 0.1), schedule=one_cycle, problem=text_problem(64, small_gpt),
         ),
         Task(
             name="gru", kind="text, GRU with clipping; Adam, constant",

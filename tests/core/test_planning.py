@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from swell.core.apportion import apportion
-from swell.core.planning import plan, plan_remainder, with_equal_rounds
+from swell.core.planning import halved, plan, plan_remainder, with_equal_rounds
 from swell.core.types import MicroBatch, Plan
 from swell.errors import ConfigError, PlanError
 from tests.reference import planning as reference
@@ -370,3 +370,14 @@ def test_equal_rounds_give_every_replica_as_many_micro_batches_and_change_nothin
 
 def samples_that_count(share: tuple[MicroBatch, ...]) -> list[int]:
     return sorted(i for micro in share if micro.weight > 0 for i in range(micro.offset, micro.offset + micro.size))
+
+
+@given(batch=BATCHES, replicas=REPLICAS, micro=st.none() | st.integers(1, 50))
+def test_a_halved_step_leaves_every_replica_its_samples(batch: int, replicas: int, micro: int | None) -> None:
+    layout = plan_remainder(batch, replicas, max_micro=micro)
+    half = halved(layout)
+    assert half.global_batch == batch
+    assert sum(one.weight for share in half.shares for one in share) == pytest.approx(1.0)
+    for before, after, cut in zip(spans(layout), spans(half), sizes(half), strict=True):
+        assert [place for one in before for place in one] == [place for one in after for place in one]
+        assert cut == [part for one in map(len, before) for part in ((one + 1) // 2, one // 2) if part]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from swell.core.protocols import Rule
-from swell.core.types import Factors, ScaleState
+from swell.core.types import Factors, Moments, ScaleState
 from swell.errors import ConfigError
 from swell.rules import (
     CHOICES,
@@ -30,9 +30,10 @@ from swell.rules import (
     auto,
     auto_by_gain,
     choice,
+    dual_norm,
     suits,
 )
-from swell.rules.metric import needs_preconditioned
+from swell.rules.metric import needs_dual, needs_preconditioned, refuse_dual
 from swell.rules.worth import worth_power
 
 STATE = ScaleState(scale=4.0, base_batch=32, samples=1000)
@@ -210,6 +211,8 @@ def test_an_unknown_optimizer_gets_a_cautious_rule_and_is_told_so() -> None:
         (AdamMeanGain(), "SGD", r"MeanGain\(\)"),
         (AdamMeanGain(), "Muon", "plain"),
         (AdamScale(), "Adamax", "plain"),
+        (AdamScale(metric="dual"), "SGD", r"MeanGain\(\)"),
+        (KeepDecayTime(AdamScale(metric="dual")), "AdamW", "AdamMeanGain"),
         (AdamSDE(), "SGD", r"MeanGain\(\)"),
         (AdamSDE(), "RMSprop", "AdamMeanGain"),
         (Root(), "LBFGS", r"Constant\(\)"),
@@ -221,6 +224,36 @@ def test_a_rule_that_does_not_suit_says_why_and_what_would(rule: Rule, name: str
     advice = suits(rule, name)
     assert advice is not None
     assert re.search(rf"{name}.*{instead}", advice)
+
+
+@pytest.mark.parametrize("name", ["Muon", "SingleDeviceMuon", "Lion", "Signum", "SignSGD"])
+def test_the_dual_norm_suits_steps_by_signs_and_by_orthogonal_matrices(name: str) -> None:
+    assert suits(as_rule("dualscale"), name) is None
+    assert dual_norm(name) == ("nuclear" if "Muon" in name else "absolute")
+    assert auto(name) in (AdamScale(metric="plain"), KeepDecayTime(AdamScale(metric="plain")))
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "Shampoo", "LBFGS"])
+def test_other_optimizers_have_no_dual_norm(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"the optimizer is {name}; expected .*'signum'.*Use .*rule='auto'"):
+        dual_norm(name)
+
+
+def test_a_rule_says_whether_it_looks_at_the_dual_norm() -> None:
+    assert needs_dual(KeepDecayTime(AdamScale(metric="dual"))) and needs_dual(as_rule("dualscale"))
+    assert not needs_dual(AdamScale()) and not needs_preconditioned(AdamScale(metric="dual"))
+    refuse_dual(AdamScale(), "there")
+    with pytest.raises(ConfigError, match=r"rule is AdamScale\(metric='dual'\), and there does not measure"):
+        refuse_dual(AdamScale(metric="dual"), "there")
+
+
+def test_the_gain_in_a_dual_norm_stands_alone() -> None:
+    noisy, clear = Moments(signal=0.0, noise=32.0), Moments(signal=1.0, noise=0.0)
+    rule = AdamScale(metric="dual")
+    assert rule.gain(ScaleState(scale=4.0, base_batch=32, moments=clear, dual=noisy)) == 4.0
+    assert rule.gain(ScaleState(scale=4.0, base_batch=32, moments=noisy, preconditioned=noisy)) == 1.0
+    with pytest.raises(ConfigError, match="'preconditioned', 'plain' or 'dual'"):
+        AdamScale(metric="nuclear")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rule", [Root(), LEGW(), AdamSDE(), KeepDecayTime(AdamSDE())])

@@ -34,6 +34,7 @@ states = st.builds(
     base_batch=st.integers(1, 10**5),
     moments=moments,
     preconditioned=moments,
+    dual=moments,
     progress=st.floats(0, 1e7),
     samples=st.integers(0, 10**12),
 )

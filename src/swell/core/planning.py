@@ -124,14 +124,32 @@ def with_equal_rounds(layout: Plan) -> Plan:
             if largest is None or pieces[largest].size < 2:
                 pieces.append(MicroBatch(offset=0, size=1, weight=0.0))
                 continue
-            whole = pieces[largest]
-            first, weight = -(-whole.size // 2), whole.weight / whole.size
-            pieces[largest : largest + 1] = [
-                MicroBatch(offset=whole.offset, size=first, weight=first * weight),
-                MicroBatch(offset=whole.offset + first, size=whole.size - first, weight=(whole.size - first) * weight),
-            ]
+            pieces[largest : largest + 1] = _cut(pieces[largest])
         shares.append(tuple(pieces))
     return Plan(global_batch=layout.global_batch, shares=tuple(shares))
+
+
+def halved(layout: Plan) -> Plan:
+    """The same step with every micro-batch cut in two: each replica keeps its samples, and has two gradients of them.
+
+    A micro-batch of a single sample stays as it is.
+
+    >>> [[(micro.offset, micro.size) for micro in share] for share in halved(plan(7, 2)).shares]
+    [[(0, 2), (2, 2)], [(4, 2), (6, 1)]]
+    """
+    shares = [tuple(piece for micro in share for piece in _cut(micro)) for share in layout.shares]
+    return Plan(global_batch=layout.global_batch, shares=tuple(shares))
+
+
+def _cut(whole: MicroBatch) -> list[MicroBatch]:
+    """A micro-batch in two, the first not smaller than the second; a single sample cannot be cut."""
+    if whole.size < 2:
+        return [whole]
+    first, weight = -(-whole.size // 2), whole.weight / whole.size
+    return [
+        MicroBatch(offset=whole.offset, size=first, weight=first * weight),
+        MicroBatch(offset=whole.offset + first, size=whole.size - first, weight=(whole.size - first) * weight),
+    ]
 
 
 # The caches are small because a plan of a million samples in micro-batches of 32 holds about 5 MB.

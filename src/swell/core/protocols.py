@@ -56,11 +56,11 @@ class WrappingRule(Protocol):
 
 @runtime_checkable
 class MetricRule(Protocol):
-    """A rule that names the moments it uses; those in Adam's metric are measured only for a rule that needs them."""
+    """A rule that names the moments it uses; others than plain ones are measured only for a rule that needs them."""
 
     @property
     def metric(self) -> str:
-        """``"preconditioned"`` for moments in Adam's metric, anything else for plain ones."""
+        """``"preconditioned"`` for moments in Adam's metric, ``"dual"`` for a dual norm, anything else for plain."""
         ...
 
 

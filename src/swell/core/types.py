@@ -87,6 +87,7 @@ class ScaleState:
     base_batch: int
     moments: Moments | None = None  # of this parameter group; None until the first estimate
     preconditioned: Moments | None = None  # the same in Adam's metric; None if the optimizer has no second moment
+    dual: Moments | None = None  # the same in the optimizer's dual norm; None unless the rule's metric is "dual"
     progress: float = 0.0  # accumulated base-equivalent steps before this step
     samples: int = 0  # samples committed before this step
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from swell.gradients.dual_pair import DualPair
 from swell.gradients.kept import KeptGradients
 from swell.gradients.norms import WIDE, GroupNorms
 from swell.gradients.placement import copies, is_sharded, local
@@ -36,6 +37,7 @@ class GradientSum:
         self._optimizer = optimizer
         self.preconditioner = Preconditioner(optimizer)
         self.shards: ShardedGradients | None = None  # of a model that sums its gradients over replicas itself
+        self.pair: DualPair | None = None  # where the first two micro-gradients are compared in a dual norm
         self.parameters: list[Tensor] = []
         self.norms = GroupNorms([], [])
         self._sizes: list[int] = []  # parameters of each group
@@ -64,6 +66,8 @@ class GradientSum:
         self._preconditioned: list[tuple[Tensor, float]] = []
         if self.shards is not None:
             self.shards.clear()
+        if self.pair is not None:
+            self.pair.clear()
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -76,6 +80,8 @@ class GradientSum:
         self._copies = max((copies(parameter) for parameter in self.parameters), default=1)
         self._any_sharded = any(self._sharded)
         self._narrow = any(parameter.dtype in WIDE for parameter in self.parameters)
+        if self.pair is not None:
+            self.pair.follow(self._optimizer.param_groups)
 
     @property
     def empty(self) -> bool:
@@ -122,15 +128,28 @@ class GradientSum:
         self._hand_over = self._hand_over or not intact
         return intact
 
-    def take(self, *, multiplier: float, measure: bool, preconditioned: bool, round_weight: float = 0.0) -> None:
+    def take(
+        self,
+        *,
+        multiplier: float,
+        measure: bool,
+        preconditioned: bool,
+        round_weight: float = 0.0,
+        samples: int = 0,
+    ) -> None:
         """Move the gradients that one micro-batch left in ``.grad`` into the sum; its loss had this ``multiplier``.
 
         ``round_weight`` is the sum of all replicas' multipliers in this round, for gradients that arrive summed.
+        ``samples`` of the micro-batch are needed for figures in a dual norm alone.
         """
         gradients = list(map(_grad, self.parameters))
         weight = round_weight if self.shards is not None and self.shards.by_rounds else multiplier
         if measure and weight > 0:
             self._measure(gradients, weight, preconditioned=preconditioned)
+        if self.pair is not None:
+            if measure:
+                self.pair.compare(self._sums, gradients, multiplier, samples)
+            self.pair.added(multiplier, samples, measured=measure)
         for parameter in self.parameters:
             parameter.grad = None
         if self._sums:
@@ -148,18 +167,26 @@ class GradientSum:
             self._preconditioned.append((self._own_squares(proxies), weight))
 
     def pack(
-        self, indices: Sequence[int], views: Sequence[Tensor], *, weight: float, measure: bool, preconditioned: bool
+        self,
+        indices: Sequence[int],
+        views: Sequence[Tensor],
+        *,
+        weight: float,
+        measure: bool,
+        preconditioned: bool,
+        samples: int = 0,
     ) -> list[str]:
-        """Copy the sums of some parameters into ``views`` and measure the latest micro-gradients.
+        """Copy the sums of some parameters into ``views`` and measure the latest micro-gradients, as ``take`` does.
 
         ``.grad`` is then the view, if that has the parameter's type. Returns the codes; what is absent becomes zero.
         """
         gradients = [self.parameters[index].grad for index in indices]
         if measure and weight > 0:
-            of_all: list[Tensor | None] = [None] * len(self.parameters)
-            for index, gradient in zip(indices, gradients, strict=True):
-                of_all[index] = gradient
+            of_all = _spread_out(gradients, indices, len(self.parameters))
             self._measure(of_all, weight, preconditioned=preconditioned)
+            if self.pair is not None and self._sums:
+                sums = _spread_out([self._sums[index] for index in indices], indices, len(self.parameters))
+                self.pair.compare(sums, of_all, weight, samples)
         codes, targets, sources = [], [], []
         for index, view, gradient in zip(indices, views, gradients, strict=True):
             total, parameter = self._sums[index] if self._sums else None, self.parameters[index]
@@ -308,3 +335,11 @@ class GradientSum:
             else:
                 parameter.grad = total if total.dtype == parameter.dtype else total.to(parameter.dtype)
         self._sums, self._codes = [], None
+
+
+def _spread_out(gradients: Sequence[Tensor | None], indices: Sequence[int], count: int) -> list[Tensor | None]:
+    """Gradients of some parameters in a list for all of them."""
+    of_all: list[Tensor | None] = [None] * count
+    for index, gradient in zip(indices, gradients, strict=True):
+        of_all[index] = gradient
+    return of_all

@@ -37,6 +37,7 @@ class Pass:
     multiplier: float = 0.0
     measure: bool = False
     preconditioned: bool = False
+    samples: int = 0
 
 
 class OverlappedSum:
@@ -148,6 +149,7 @@ class OverlappedSum:
                 weight=last.multiplier,
                 measure=last.measure,
                 preconditioned=last.preconditioned,
+                samples=last.samples,
             )
             narrow = self._narrow and bucket.flat.dtype == torch.float32
             bucket.flight = self.collective.begin_sum(bucket.flat, narrow=narrow)

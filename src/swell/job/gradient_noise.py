@@ -1,12 +1,13 @@
-"""What is known of one optimizer's gradient noise, plain and in Adam's metric; figures may arrive late."""
+"""What is known of one optimizer's gradient noise, plain and in its metric; figures may arrive late."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
+from swell.core.dual_noise import DualAverage, mean_of_pairs
 from swell.core.moment_average import RECENT, MomentAverage
 from swell.core.noise_judgement import cautious_noise
 from swell.core.types import NoiseEstimate
@@ -25,16 +26,29 @@ class Reading(NamedTuple):
 
 
 class GradientNoise:
-    """Two moving averages of signal and noise, fed with the figures that each step leaves on the device."""
+    """Two moving averages of signal and noise, fed with the figures that each step leaves on the device.
 
-    def __init__(self, *, base_batch: int, by_metric: bool, exact: bool) -> None:
+    ``metric`` says what the rule looks at, and so what the second average is of: gradients in Adam's metric or in a
+    dual norm, or nothing.
+    """
+
+    def __init__(
+        self, *, base_batch: int, metric: Literal["plain", "preconditioned", "dual"] = "plain", exact: bool
+    ) -> None:
         self.plain = MomentAverage(base_batch=base_batch, share=RECENT)
-        self.metric = MomentAverage(base_batch=base_batch, share=RECENT)
-        self._by_metric = by_metric
+        self._dual = DualAverage(base_batch=base_batch, share=RECENT) if metric == "dual" else None
+        self.preconditioned = MomentAverage(base_batch=base_batch, share=RECENT)
+        self._by_metric = metric == "preconditioned"
+        self._unpaired = 0  # samples of measured steps in which no replica could compare two gradients
         self._judged: tuple[NoiseEstimate | None, NoiseEstimate | None] = (None, None)  # what the verdict is about
         self._verdict: NoiseEstimate | None = None
         self._readings: LateReadings[Reading] = LateReadings(exact=exact)
         self.reports_loss = True  # whether the loop hands over its losses, for the log
+
+    @property
+    def metric(self) -> MomentAverage | DualAverage:
+        """The average in the metric that the rule looks at, if that is not the plain one."""
+        return self.preconditioned if self._dual is None else self._dual
 
     @property
     def window(self) -> float:
@@ -47,10 +61,14 @@ class GradientNoise:
 
     def average_with(self, make: Callable[[], MomentAverage]) -> None:
         """Average in another way from now on; what was measured is dropped."""
-        self.plain, self.metric = make(), make()
+        assert self._dual is None, "a dual norm has an average of its own"
+        self.plain, self.preconditioned = make(), make()
 
     def push(self, figures: Tensor, reading: Reading) -> None:
-        """Take the figures of a step: the loss, then squared norms of small gradients, then of the whole one."""
+        """Take the figures of a step: the loss, squared norms of small gradients and of the whole one, those of a pair.
+
+        The latter only where the metric is a dual norm.
+        """
         for values, earlier in self._readings.push(figures, reading, urgent=reading.urgent):
             self._learn(values, earlier)
 
@@ -66,9 +84,12 @@ class GradientNoise:
 
     def _learn(self, values: list[float], reading: Reading) -> None:
         loss, squares, groups = values[0], values[1:], reading.num_groups
+        if self._dual is not None and squares:
+            self._learn_dual(self._dual, squares[-2 * groups - 2 :], reading)
+            squares = squares[: -2 * groups - 2]
         channels = len(squares) // (2 * groups) if groups else 0
         if reading.num_micro_batches > 1:
-            for channel, average in zip(range(channels), (self.plain, self.metric), strict=False):
+            for channel, average in zip(range(channels), (self.plain, self.preconditioned), strict=False):
                 small = squares[channel * groups : (channel + 1) * groups]
                 big = squares[(channels + channel) * groups : (channels + channel + 1) * groups]
                 average.update(
@@ -79,9 +100,25 @@ class GradientNoise:
                 )
         reading.report(loss if self.reports_loss else None)
 
+    def _learn_dual(self, average: DualAverage, figures: list[float], reading: Reading) -> None:
+        """Figures of a pair, summed over replicas: the reach by group, the spread, the root of sizes, the pairs."""
+        *both, root, count = figures
+        between, self._unpaired = reading.samples_between + self._unpaired, 0
+        if count == 0:
+            self._unpaired = between
+            return
+        half = len(both) // 2
+        pair = mean_of_pairs(both[:half], both[half:], root=root, count=count)
+        average.update(pair, batch=reading.batch, samples_between=between)
+
     def estimate(self) -> NoiseEstimate | None:
-        """The estimate in the metric that the learning-rate rule uses; the cautious one where there are two."""
-        plain, metric = self.plain.estimate(), self.metric.estimate() if self._by_metric else None
+        """The estimate in the metric that the learning-rate rule uses; the cautious one where there are two.
+
+        In a dual norm there is one, because the plain noise says little of steps by signs or orthogonal matrices.
+        """
+        plain, metric = self.plain.estimate(), self.preconditioned.estimate() if self._by_metric else None
+        if self._dual is not None:
+            return self._dual.estimate() or plain
         if plain is not self._judged[0] or metric is not self._judged[1]:
             self._judged, self._verdict = (plain, metric), cautious_noise(plain, metric)
         return self._verdict
@@ -90,12 +127,19 @@ class GradientNoise:
         """Drop what was measured."""
         self.plain.reset()
         self.metric.reset()
+        self._unpaired = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Both averages."""
-        return {"noise": self.plain.state_dict(), "preconditioned_noise": self.metric.state_dict()}
+        state = {"noise": self.plain.state_dict(), "preconditioned_noise": self.preconditioned.state_dict()}
+        return state if self._dual is None else {**state, "dual_noise": self._dual.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state."""
+        """Continue from a saved state; what a run by another rule did not measure starts again."""
         self.plain.load_state_dict(state["noise"])
-        self.metric.load_state_dict(state["preconditioned_noise"])
+        self.preconditioned.load_state_dict(state["preconditioned_noise"])
+        self._unpaired = 0
+        if self._dual is not None:
+            self._dual.reset()
+            if "dual_noise" in state:
+                self._dual.load_state_dict(state["dual_noise"])

@@ -186,8 +186,6 @@ class Job:
         chosen = self._rule if rule is None else rule
         name = type(optimizer).__name__
         resolved = auto(name) if chosen == "auto" else as_rule(chosen)
-        if (objection := suits(resolved, name)) is not None:
-            warnings.warn(objection, UserWarning, stacklevel=2)
         model = unwrapped(model)
         learner = Learner(
             model,
@@ -199,6 +197,8 @@ class Job:
             exact=self._statistics is not None and self._statistics.exact,
             half=None if self._statistics is None else self._statistics.half_of,
         )
+        if (objection := suits(resolved, name)) is not None:  # of what is not refused
+            warnings.warn(objection, UserWarning, stacklevel=2)
         learner.takes_script_settings = on_resume == "script"
         learner.early.narrow = self._narrow
         take_in(learner, state=state, peers=self.engine.peers, under_way=lambda: steps.under_way)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from torch.optim import Optimizer
 from swell.core.protocols import Collective, Rule
 from swell.core.types import Factors, NoiseEstimate, ScaleState
 from swell.errors import ConfigError, LoopError
+from swell.gradients.dual_pair import DualPair
 from swell.gradients.factors import BiasClock, scaled
 from swell.gradients.gradient_sum import DENSE, GradientSum
 from swell.gradients.overlap import Pass
@@ -25,7 +27,8 @@ from swell.job.peers import ALONE
 from swell.job.script_settings import settings_of, take_settings
 from swell.job.sending import Sending
 from swell.loop.lr_schedule import LRSchedule
-from swell.rules.metric import carries_second_moment, needs_preconditioned, unchanged_at_base
+from swell.rules.auto import dual_norm
+from swell.rules.metric import carries_second_moment, needs_dual, needs_preconditioned, unchanged_at_base
 from swell.rules.worth import worth_power
 
 Clip = float | Callable[[list[Tensor]], Any]
@@ -63,6 +66,10 @@ class Learner:
         self.settings = settings_of(optimizer, schedule)  # as they were when the run started
         self.gradients = GradientSum(optimizer)
         modules = sharded_modules(model)
+        self._by_metric, self.by_dual_norm = needs_preconditioned(rule), needs_dual(rule)
+        if self.by_dual_norm:
+            _check_dual(sharded=bool(modules), differences=half is not None)
+            self.gradients.pair = DualPair(dual_norm(type(optimizer).__name__), optimizer.param_groups)
         if modules:
             self.gradients.shards = ShardedGradients(modules, optimizer, self.gradients.preconditioner)
         if modules and half is not None:
@@ -71,13 +78,13 @@ class Learner:
                 "only pieces of it. Leave out alone= in swell.Statistics."
             )
         self.pairs = None if half is None else GradientPairs(self.gradients, half)
-        self._by_metric = needs_preconditioned(rule)
         self._by_noise_alone = unchanged_at_base(rule)  # such a rule looks at the scale and the noise, at nothing else
         self._latest = _LatestFactors()
         self.second_moment = SecondMoment(optimizer, carried=carries_second_moment(rule))
         self.worth_power = worth_power(rule)  # asked once, because the check is slow
         self._base_batch = base_batch
-        self.noise = GradientNoise(base_batch=base_batch, by_metric=self._by_metric, exact=exact)
+        metric = "dual" if self.by_dual_norm else "preconditioned" if self._by_metric else "plain"
+        self.noise = GradientNoise(base_batch=base_batch, metric=metric, exact=exact)
         self._sharded_squares: Tensor | None = None  # squared norms of sharded gradients, summed over replicas
         self.early = EarlyExchange(self.gradients)
         self._loss: Tensor | float | None = None  # a number on the CPU, which has nothing to wait for
@@ -119,18 +126,18 @@ class Learner:
                 self.pairs.clear()
             self.noise.reset()
 
-    def expect(self, multiplier: float, *, measured: bool, passes: int, last: bool) -> None:
-        """A backward pass of a loss with this weight is next; the micro-batch had ``passes`` before.
+    def expect(self, coming: Pass, *, passes: int, last: bool) -> None:
+        """A backward pass is next; the micro-batch had ``passes`` before.
 
         ``last`` for this replica's last micro-batch: its gradients are sent while they are computed, unless the user's
         loop is known to run more passes over it.
         """
         again, shards = passes > 0, self.gradients.shards
         if last and self.early.overlap is not None:
-            preconditioned = measured and self.wants_preconditioned
-            self.early.expect(Pass(multiplier, measured, preconditioned), passes=passes)
+            preconditioned = coming.measure and self.wants_preconditioned
+            self.early.expect(dataclasses.replace(coming, preconditioned=preconditioned), passes=passes)
         if shards is not None:
-            shards.expect(multiplier, measure=measured, preconditioned=self.wants_preconditioned)
+            shards.expect(coming.multiplier, measure=coming.measure, preconditioned=self.wants_preconditioned)
             if again:  # each pass is summed by itself, and squares of parts are not the square of a sum
                 shards.squares_valid = False
 
@@ -177,8 +184,9 @@ class Learner:
     def exchange(
         self, collective: Collective, codes: str, *, share: float, measured: bool, extras: Sequence[Tensor]
     ) -> Tensor:
-        """Sum gradients over replicas into ``.grad``; returns the figures: loss, A by group, preconditioned A by group.
+        """Sum gradients over replicas into ``.grad``; returns the figures: loss, A by group, then those of the metric.
 
+        The latter are A again, in Adam's metric, or those of a ``DualPair``.
         ``share`` divides what explicit weights left to divide.
         """
         sums = self.gradients.tensors_to_sum(codes)
@@ -208,6 +216,8 @@ class Learner:
         parts = [torch.zeros(groups, device=device) if part is None else part.to(device) for part in squares]
         if self.gradients.shards is not None and not self.gradients.shards.squares_valid:
             parts = [part * torch.nan for part in parts]  # dropped, and counted, by all replicas
+        if self.gradients.pair is not None:
+            parts.append(self.gradients.pair.figures(device))
         return torch.cat([loss, *(part.double() for part in parts)])
 
     def _own_sharded_squares(self, device: torch.device) -> Tensor:
@@ -244,6 +254,8 @@ class Learner:
         if pair is not None:
             figures = torch.cat([figures[:1].double(), pair.to(figures.device)])
         elif len(figures) > 1:
+            groups = len(self.optimizer.param_groups) if self.by_dual_norm else 0
+            figures, dual = _without_dual(figures, groups, scale)
             squares = [self.gradients.whole_squares()]
             if preconditioned:
                 squares.append(self.gradients.whole_squares(preconditioned=True))
@@ -251,20 +263,21 @@ class Learner:
             whole = torch.cat([part.double().to(figures.device) for part in squares])
             if self._sharded_squares is not None and self._sharded_squares.numel():
                 whole = whole + self._sharded_squares / unscaled
-            figures = torch.cat([figures[:1], figures[1:] / unscaled, whole])
+            figures = torch.cat([figures[:1], figures[1:] / unscaled, whole, dual])
         self.noise.push(figures, reading)
 
     def states(self, *, scale: float, progress: float, samples: int) -> tuple[list[ScaleState], ScaleState]:
         """What the rule sees of each parameter group, and of all of them together."""
         plain, metric = self.noise.plain.estimate(), self.noise.metric.estimate()
         position = {"scale": scale, "base_batch": self._base_batch, "progress": progress, "samples": samples}
+        name = "dual" if self.by_dual_norm else "preconditioned"
         states = []
         for group in range(len(self.optimizer.param_groups)):
             moments = None if plain is None else plain.groups[group]
-            preconditioned = None if metric is None else metric.groups[group]
-            states.append(ScaleState(moments=moments, preconditioned=preconditioned, **position))
+            in_metric = {name: None if metric is None else metric.groups[group]}
+            states.append(ScaleState(moments=moments, **in_metric, **position))
         moments = None if plain is None else plain.total
-        return states, ScaleState(moments=moments, preconditioned=metric and metric.total, **position)
+        return states, ScaleState(moments=moments, **{name: metric and metric.total}, **position)
 
     def factors(self, *, scale: float, progress: float, samples: int) -> tuple[tuple[Factors, ...], float]:
         """What the rule makes of a step: the factors of each parameter group, and the step's worth."""
@@ -370,6 +383,30 @@ class Learner:
             take_settings(self.optimizer, self.schedule, now=self.settings, before=given)
         else:
             self.settings = given
+
+
+def _check_dual(*, sharded: bool, differences: bool) -> None:
+    """Refuse a rule by the dual norm where two whole gradients of one step are not to be had."""
+    if sharded:
+        raise ConfigError(
+            "the rule measures by a dual norm and the model is an FSDP2 model, which has pieces of gradients only; "
+            "expected whole ones. Use AdamScale(metric='plain'), or train without fully_shard."
+        )
+    if differences:
+        raise ConfigError(
+            'the rule measures by a dual norm and alone is "differences"; expected "split", because two halves of one '
+            "step are compared. Leave out alone= in swell.Statistics."
+        )
+
+
+def _without_dual(figures: Tensor, groups: int, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The figures without those of a ``DualPair`` of that many groups, and these unscaled: they are of no squares."""
+    if groups == 0:
+        return figures, figures[:0]
+    rest, dual, sizes = figures.split([len(figures) - 2 * groups - 2, 2 * groups, 2])
+    if scale is not None:
+        dual = dual / scale.double().to(dual.device)
+    return rest, torch.cat([dual, sizes])
 
 
 class _StepWatch:

@@ -193,7 +193,9 @@ class Planner:
             return plan, False, False
         scale, window = batch / pace.base, self._state.learners[0].noise.window
         awaited, followed = self.awaits_noise, pace.follows_noise
-        if plan.num_micro_batches > 1:
+        # In a dual norm each replica compares two gradients of its own.
+        pairs = plan.micro_batch > 1 and any([learner.by_dual_norm for learner in self._state.learners])
+        if plan.accumulation > 1 or (plan.num_micro_batches > 1 and not pairs):
             due = statistics.measures(pace.step, scale, window, awaited=awaited)
             return plan, due and self._affordable(plan, statistics.share(split=False, followed=followed)), False
         # What is left at the end of an epoch may be too little to cut: batch norm refuses a single sample.

@@ -138,7 +138,9 @@ class Steps:
             if step.index > 0 and not learner.gradients.follow():
                 step.touched = "gradients were changed between two micro-batches"
             learner.add_loss(loss, multiplier)
-            learner.expect(multiplier, measured=step.measured, passes=step.backwards, last=last)
+            learner.expect(
+                Pass(multiplier, step.measured, samples=step.mine[step.index].size), passes=step.backwards, last=last
+            )
         weighted = loss if multiplier == 1 else loss * multiplier
         scaler = learners[0].scaler
         if scaler is not None:
@@ -412,7 +414,7 @@ def _take(step: StepInProgress, learner: Learner, index: int, *, sends: bool = T
     multiplier = micro.weight if not step.weighted else (step.weight or 0.0) / step.plan.global_batch
     if last and sends and learner.early.overlap is not None:  # they are sent from where they are, or were already
         preconditioned = step.measured and learner.wants_preconditioned
-        learner.early.passed(Pass(multiplier, step.measured, preconditioned), passes=step.backwards)
+        learner.early.passed(Pass(multiplier, step.measured, preconditioned, micro.size), passes=step.backwards)
         return
     if not step.measured and not step.foreign and learner.gradients.leave(last=last):
         return
@@ -421,6 +423,7 @@ def _take(step: StepInProgress, learner: Learner, index: int, *, sends: bool = T
         measure=step.measured,
         preconditioned=learner.wants_preconditioned,
         round_weight=step.round_weight(index),
+        samples=micro.size,
     )
 
 

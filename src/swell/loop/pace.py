@@ -9,7 +9,7 @@ from typing import Any
 
 from swell.core.counts import whole_number
 from swell.core.feasibility import feasible_replicas
-from swell.core.planning import plan, plan_remainder, with_equal_rounds
+from swell.core.planning import halved, plan, plan_remainder, with_equal_rounds
 from swell.core.profile import Profile
 from swell.core.protocols import BoundedPolicy, LayoutPolicy, Policy
 from swell.core.types import Layout, NoiseEstimate, Observation, Plan, StepTimes
@@ -127,7 +127,7 @@ class Pace:
     def lay_out(self, batch: int, count: int, *, replicas: int, split: bool) -> Plan:
         """The plan of a step of ``count`` samples at a global batch of ``batch``; an epoch's last may be short.
 
-        With ``split`` a plan of a single micro-batch is cut in two, so that it can be measured.
+        With ``split`` a plan of a single micro-batch for each replica is cut in two, so that it can be measured.
         """
         key = (batch, count, replicas, split, self.layout, self.max_micro, self.devices)
         if key != self._plan_key:  # mostly it is the plan of the step before
@@ -153,8 +153,8 @@ class Pace:
             layout = plan_remainder(
                 count, replicas, max_micro=high, constant_micro=self._constant, capacity=self._capacity
             )
-        if split and layout.num_micro_batches == 1 and layout.global_batch > 1:
-            layout = plan_remainder(count, replicas, max_micro=-(-count // 2))
+        if split and layout.accumulation == 1 and layout.micro_batch > 1:
+            layout = halved(layout)
         return with_equal_rounds(layout) if self.even else layout
 
     def _fits(self, batch: int, replicas: int) -> bool:

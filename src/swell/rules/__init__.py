@@ -11,7 +11,7 @@ from swell.rules.adam_mean_gain import AdamMeanGain
 from swell.rules.adam_sde import AdamSDE
 from swell.rules.adamscale import AdamScale
 from swell.rules.adascale import AdaScale
-from swell.rules.auto import CHOICES, Choice, auto, auto_by_gain, choice, suits
+from swell.rules.auto import CHOICES, Choice, auto, auto_by_gain, choice, dual_norm, suits
 from swell.rules.bias_correction import effective_step
 from swell.rules.constant import Constant
 from swell.rules.ema import KeepAverageTime
@@ -42,6 +42,7 @@ __all__ = [
     "auto",
     "auto_by_gain",
     "choice",
+    "dual_norm",
     "effective_step",
     "from_function",
     "suits",
@@ -57,6 +58,7 @@ RULES: dict[str, Callable[[], Rule]] = {
     "adam-mean-gain": AdamMeanGain,
     "adascale": AdaScale,
     "adamscale": AdamScale,
+    "dualscale": lambda: AdamScale(metric="dual"),
     "legw": LEGW,
     "adam-sde": AdamSDE,
 }

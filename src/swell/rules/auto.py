@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from swell.core.protocols import Rule
+from swell.errors import ConfigError
 from swell.rules.adam_mean_gain import AdamMeanGain
 from swell.rules.adam_sde import AdamSDE
 from swell.rules.adamscale import AdamScale
@@ -29,6 +31,7 @@ class Choice:
     second_moment: bool = False  # an elementwise one, so preconditioned moments can be measured
     betas: bool = False
     direct_decay: bool = False  # weight decay is applied as lr * decay, not through a second moment
+    dual_norm: Literal["absolute", "nuclear"] | None = None  # of steps by signs, or by orthogonalised matrices
 
 
 _NOISE_AWARE = AdamMeanGain()
@@ -78,13 +81,17 @@ CHOICES: dict[str, Choice] = {
         rule=KeepDecayTime(_PLAIN), reason="keeps a factored second moment" + _LIKE_ADAM + _DECAY, direct_decay=True
     ),
     "Muon": Choice(
-        rule=KeepDecayTime(_FIXED_SIZE), reason="orthogonalised steps have a" + _NO_LAW + _DECAY, direct_decay=True
+        rule=KeepDecayTime(_FIXED_SIZE),
+        reason="orthogonalised steps have a" + _NO_LAW + _DECAY,
+        direct_decay=True,
+        dual_norm="nuclear",
     ),
     "Lion": Choice(
         rule=KeepDecayTime(_FIXED_SIZE),
         reason="steps by signs have a" + _NO_LAW + _DECAY,
         betas=True,
         direct_decay=True,
+        dual_norm="absolute",
     ),
     "Rprop": Choice(
         rule=Constant(),
@@ -96,7 +103,7 @@ CHOICES: dict[str, Choice] = {
     ),
 }
 
-_SIGNS = Choice(rule=_FIXED_SIZE, reason="steps by signs have a" + _NO_LAW)
+_SIGNS = Choice(rule=_FIXED_SIZE, reason="steps by signs have a" + _NO_LAW, dual_norm="absolute")
 
 # Parts of the names of third-party optimizers, the most specific first. Their second moments may be quantised or
 # blockwise, so nothing is assumed about them.
@@ -191,6 +198,11 @@ def suits(rule: Rule, optimizer_name: str) -> str | None:
             f"{name} raises the learning rate up to the scale, for steps that shrink with the gradient. Those of "
             f"{optimizer_name} do not, so they get too large. {better}"
         )
+    if isinstance(inner, AdamScale) and inner.metric == "dual" and known.dual_norm is None:
+        return (
+            f"{name} measures by a dual norm here, that of steps by signs or by orthogonalised matrices, and those of "
+            f"{optimizer_name} are neither: the noise would never be known. {better}"
+        )
     by_metric = isinstance(inner, (AdamScale, AdamMeanGain)) and inner.metric == "preconditioned"
     if by_metric and not known.second_moment:
         return (
@@ -208,6 +220,23 @@ def suits(rule: Rule, optimizer_name: str) -> str | None:
             f"passes through its second moment (unless built with decoupled_weight_decay=True). Use {inner} alone."
         )
     return None
+
+
+def dual_norm(optimizer_name: str) -> Literal["absolute", "nuclear"]:
+    """The dual norm of an optimizer's steps: the sum of absolute values for signs, the nuclear norm for Muon's.
+
+    >>> dual_norm("Muon"), dual_norm("DistributedLion")
+    ('nuclear', 'absolute')
+    """
+    known = _find(optimizer_name)
+    if known is None or known.dual_norm is None:
+        better = _UNKNOWN.rule if known is None else known.rule
+        raise ConfigError(
+            f"the rule measures by a dual norm and the optimizer is {optimizer_name}; expected one whose class name "
+            "contains 'muon', 'lion', 'signum' or 'signsgd', because only steps by signs or by orthogonalised matrices "
+            f"have such a norm. Use {better} or rule='auto' for this optimizer."
+        )
+    return known.dual_norm
 
 
 def _find(optimizer_name: str) -> Choice | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swell.core.protocols import MetricRule, Rule, SecondMomentRule, WrappingRule
+from swell.errors import ConfigError
 from swell.rules.legw import LEGW
 from swell.rules.user import UserRule
 
@@ -20,6 +21,26 @@ def needs_preconditioned(rule: Rule) -> bool:
     """
     inner = _innermost(rule)
     return isinstance(inner, MetricRule) and inner.metric == "preconditioned"
+
+
+def needs_dual(rule: Rule) -> bool:
+    """Whether a rule, or the one it wraps, uses moments in the dual norm of steps by signs or orthogonal matrices.
+
+    >>> from swell.rules import AdamScale, KeepDecayTime
+    >>> needs_dual(KeepDecayTime(rule=AdamScale(metric="dual"))), needs_dual(AdamScale())
+    (True, False)
+    """
+    inner = _innermost(rule)
+    return isinstance(inner, MetricRule) and inner.metric == "dual"
+
+
+def refuse_dual(rule: Rule, where: str) -> None:
+    """Refuse a rule by the dual norm where that is not measured."""
+    if needs_dual(rule):
+        raise ConfigError(
+            f"rule is {rule!r}, and {where} does not measure gradients in a dual norm; expected a rule by another "
+            "metric. Use AdamScale(metric='plain'), or train with swell.Job."
+        )
 
 
 def carries_second_moment(rule: Rule) -> bool:

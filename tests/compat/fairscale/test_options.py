@@ -253,3 +253,9 @@ def leaving(collective: Any) -> list[float]:
 def test_both_options_work_where_replicas_run_out_of_batches() -> None:
     one, other = run_workers(2, leaving)
     assert one == pytest.approx(other)
+
+
+def test_a_rule_by_a_dual_norm_is_refused_because_nothing_is_measured_there() -> None:
+    net = torch.nn.Linear(3, 2, bias=False)
+    with pytest.raises(ConfigError, match="FairScale's AdaScale does not measure gradients in a dual norm"):
+        AdaScale(torch.optim.Muon(net.parameters()), num_gradients_to_accumulate=2, rule="dualscale")

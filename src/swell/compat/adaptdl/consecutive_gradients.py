@@ -20,7 +20,7 @@ class ConsecutiveGradients:
         present = [gradients]
         if learner.wants_preconditioned:
             present.append(learner.gradients.preconditioner.divide(learner.gradients.parameters, gradients))
-        averages = (learner.noise.plain, learner.noise.metric)
+        averages = (learner.noise.plain, learner.noise.preconditioned)
         for average, old, new in zip(averages, self._previous, present, strict=False):
             difference = [None if a is None or b is None else b.to_dense() - a for a, b in zip(old, new, strict=True)]
             squares = [learner.gradients.norms.squares(each).tolist() for each in (old, new, difference)]

@@ -34,6 +34,7 @@ from swell.loop.pace import Pace
 from swell.loop.step import StepInProgress
 from swell.policies import Fixed, Goodput
 from swell.rules import as_rule, auto_by_gain
+from swell.rules.metric import refuse_dual
 from swell.runtime.environment import read_environment
 from swell.supervisor.notice import EXIT_RESUME
 
@@ -101,6 +102,7 @@ class AdaptDLTorchTrainer:
         self._session: Session = session
         self.bounds.range_on(self.replicas)
         rule = auto_by_gain(type(optimizer).__name__) if self._rule == "auto" else as_rule(self._rule)
+        refuse_dual(rule, "AdaptDLTorchTrainer")
         learner = self.learner = Learner(
             model,
             optimizer,

@@ -21,7 +21,7 @@ from swell.core.protocols import Rule
 from swell.errors import CheckpointError, ConfigError, LoopError
 from swell.gradients.factors import BiasClock, scaled
 from swell.rules import as_rule, auto_by_gain
-from swell.rules.metric import needs_preconditioned
+from swell.rules.metric import needs_preconditioned, refuse_dual
 
 
 class AdaScale(WrappingOptimizer, Joinable):
@@ -95,6 +95,7 @@ class AdaScale(WrappingOptimizer, Joinable):
         self._grad_scaler = grad_scaler
         sizes = None if micro_batch is None else MicroBatchSizes(micro_batch)
         self._rule = auto_by_gain(type(optimizer).__name__) if rule == "auto" else as_rule(rule)
+        refuse_dual(self._rule, "FairScale's AdaScale")
         self._clock = BiasClock()
         self._progress = 0.0
         self._statistics = GradientStatistics(

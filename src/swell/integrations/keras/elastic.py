@@ -34,7 +34,7 @@ from swell.loop.statistics import Statistics, as_statistics
 from swell.policies import as_policy
 from swell.policies.decision import require_noise
 from swell.rules import as_rule
-from swell.rules.metric import needs_preconditioned
+from swell.rules.metric import needs_preconditioned, refuse_dual
 from swell.runtime.environment import read_environment
 
 
@@ -112,6 +112,7 @@ class Elastic(keras.callbacks.Callback):
         wrapped = ElasticOptimizer(inner, measured=self._statistics is not None)
         self._processes = processes_of(wrapped)
         self.rule = rule_for(self._rule_choice, wrapped.inner)
+        refuse_dual(self.rule, "swell.keras")
         wrapped.follow(self.rule, preconditioned=needs_preconditioned(self.rule), processes=self._processes)
         self._optimizer = wrapped
         if self._training is not None:
