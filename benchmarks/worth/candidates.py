@@ -15,7 +15,7 @@ import swell
 from swell.core.moments import gain
 from swell.core.protocols import Rule
 from swell.core.types import Factors, Layout, Moments, NoiseEstimate, Observation, ScaleState
-from swell.rules import KeepDecayTime, choice
+from swell.rules import AdamMeanGain, KeepDecayTime, choice
 
 
 @dataclass(frozen=True)
@@ -211,6 +211,7 @@ WAYS: dict[str, Callable[[Task], dict[str, Any]]] = {
     "goodput, 5 % measured": lambda t: {"batch": _goodput(t), "statistics": swell.Statistics(budget=0.05)},
     "goodput, metric": lambda t: _in_metric(t, 1.0),
     "goodput, half metric": lambda t: _in_metric(t, 0.5),
+    "goodput, mean gain": lambda t: {"batch": _goodput(t), "rule": KeepDecayTime(AdamMeanGain(metric="plain"))},
     "norm test": lambda t: _settings(t, swell.NormTest(t.base, max=t.largest * t.base), None),
     "dual norm, norm test": lambda t: _in_dual_norm(t, swell.NormTest(t.base, max=t.largest * t.base)),
     "dual norm, goodput": lambda t: _in_dual_norm(t, _goodput(t)),

@@ -87,8 +87,8 @@ CHOICES: dict[str, Choice] = {
         dual_norm="nuclear",
     ),
     "Lion": Choice(
-        rule=KeepDecayTime(_FIXED_SIZE),
-        reason="steps by signs have a" + _NO_LAW + _DECAY,
+        rule=KeepDecayTime(_PLAIN),
+        reason="steps by signs" + _LIKE_ADAM + _DECAY,
         betas=True,
         direct_decay=True,
         dual_norm="absolute",
@@ -103,7 +103,7 @@ CHOICES: dict[str, Choice] = {
     ),
 }
 
-_SIGNS = Choice(rule=_FIXED_SIZE, reason="steps by signs have a" + _NO_LAW, dual_norm="absolute")
+_SIGNS = Choice(rule=_PLAIN, reason="steps by signs" + _LIKE_ADAM, dual_norm="absolute")
 
 # Parts of the names of third-party optimizers, the most specific first. Their second moments may be quantised or
 # blockwise, so nothing is assumed about them.
