@@ -30,7 +30,7 @@ def main() -> None:
     time.axvline(1, color="#333333", linewidth=1)
     time.set_yticks(places, [one["name"] for one in rows])
     time.set_xlabel("time / plain base loop")
-    time.legend(frameon=False, loc="center right", bbox_to_anchor=(0.94, 0.64), fontsize=9)
+    time.legend(frameon=False, loc="center right", bbox_to_anchor=(0.93, 0.75), fontsize=9)
     result.axvspan(-MOST, GOOD, color="#54a24b", alpha=0.12)
     result.axvline(0, color="#333333", linewidth=1)
     for place, one in zip(places, rows, strict=True):
