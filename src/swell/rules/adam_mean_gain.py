@@ -20,7 +20,7 @@ class AdamMeanGain:
     what the step counts for. The rule has the learning rate of :class:`Root` and a measured worth.
 
     ``metric`` says which moments r uses, as for :class:`AdamScale`: ``"preconditioned"`` for optimizers with an
-    elementwise second moment, ``"plain"`` for others (Muon, Lion, Adafactor). Without moments r is ``min(1, κ)``. The
+    elementwise second moment, ``"plain"`` for others (Signum, Lion, Adafactor). Without moments r is ``min(1, κ)``. The
     decay of a model average becomes ρ^κ.
 
     Betas (RMSprop's alpha, Adadelta's rho) stay as they are, so a second moment remembers κ times as many samples.
