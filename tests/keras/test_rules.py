@@ -9,6 +9,7 @@ import pytest
 import swell
 import swell.keras
 from swell.core.order import Shuffled
+from swell.errors import ConfigError
 from swell.rules import RULES
 from tests.keras.toy import Heard, data, difference, loss, model, train_whole
 
@@ -38,7 +39,13 @@ def test_the_adam_rule_moves_betas_and_eps_and_keeps_the_bias_correction_right()
     assert network.optimizer.inner.beta_1 == 0.9
 
 
-@pytest.mark.parametrize("name", sorted(set(RULES) - {"adam-sde", "none", "sqrt"}))  # one is above, two are names
+def test_the_dual_norm_is_refused_with_what_to_use_instead():
+    elastic = swell.keras.Elastic(batch=8, base=4, micro=4, rule="dualscale")
+    with pytest.raises(ConfigError, match=r"swell.keras does not measure gradients in a dual norm.*Use AdamScale"):
+        elastic.optimizer(keras.optimizers.SGD(0.01))
+
+
+@pytest.mark.parametrize("name", sorted(set(RULES) - {"adam-sde", "dualscale", "none", "sqrt"}))  # the others are above
 def test_every_rule_of_the_core_sets_the_learning_rate_it_says(name):
     kind = keras.optimizers.Adam if name == "adamscale" else keras.optimizers.SGD
     x, y = data(64)
