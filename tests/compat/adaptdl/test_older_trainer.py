@@ -171,6 +171,15 @@ def test_a_run_continues_with_the_next_epoch_its_schedule_and_its_gain(
     assert largest_relative_error(result, plain(steps=24, make_optimizer=twin)) < 1e-12
 
 
+def test_a_rule_by_the_dual_norm_is_refused_with_what_to_use_instead() -> None:
+    model = make_model()
+    with pytest.raises(
+        ConfigError, match=r"AdaptDLTorchTrainer does not measure gradients in a dual norm.*Use AdamScale"
+    ):
+        AdaptDLTorchTrainer(8, rule="dualscale").program_reentry(model, SGD(model.parameters(), lr=0.1))
+    adaptdl.close()
+
+
 def train_together(max_batch_size: int | None, bounds: Any, stale: bool) -> dict[str, Any]:
     import warnings
 
