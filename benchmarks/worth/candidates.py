@@ -92,7 +92,7 @@ class CountedInMetric:
         plain, own = (
             gain(state.scale, moments, base_batch=state.base_batch) for moments in (state.moments, state.preconditioned)
         )
-        both = min(own, plain) if own < plain else own**self.power * plain ** (1 - self.power)
+        both = own if own < plain else own**self.power * plain ** (1 - self.power)
         return math.sqrt(state.scale * both)
 
     def factors(self, state: ScaleState) -> Factors:

@@ -18,7 +18,7 @@ from swell.errors import ConfigError
 from swell.gradients import overlap as overlapping
 from swell.rules import AdamScale, KeepDecayTime
 from swell.runtime.collective import TorchCollective
-from tests.job.scenario import Points
+from tests.job.scenario import Points, Poison
 from tests.reference.dual_norms import reach_and_spread
 from tests.workers import run_workers
 
@@ -40,18 +40,6 @@ class Signum(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     grad = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
                     parameter.sub_(grad.sign(), alpha=group["lr"])
-
-
-class Poison(torch.autograd.Function):
-    """Lets gradients that are not finite through where the loss is."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 1
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return grads[0] * torch.nan
 
 
 def matrices(dtype: torch.dtype = torch.float64) -> nn.Sequential:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import swell
 from swell.core.types import NoiseEstimate, Observation
 from swell.policies import Dwell
-from tests.job.scenario import Points, make_model, mean_loss
+from tests.job.scenario import Points, Poison, make_model, mean_loss
 from tests.reference.gradient_statistics import flat, signal_and_noise
 from tests.workers import run_workers
 
@@ -320,15 +320,6 @@ def test_gradients_that_are_not_finite_are_dropped_and_counted() -> None:
     model = make_model()
     job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.0))
     loader = job.loader(Points(16))
-
-    class Poison(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * 1
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Tensor) -> Tensor:
-            return grads[0] * float("nan")
 
     for _ in job.epochs(1):
         for number, (x, y, _) in enumerate(loader):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -126,18 +125,18 @@ class Learner:
                 self.pairs.clear()
             self.noise.reset()
 
-    def expect(self, coming: Pass, *, passes: int, last: bool) -> None:
-        """A backward pass is next; the micro-batch had ``passes`` before.
+    def expect(self, multiplier: float, *, measured: bool, samples: int, passes: int, last: bool) -> None:
+        """A backward pass of a loss with this weight is next; the micro-batch, of ``samples``, had ``passes`` before.
 
         ``last`` for this replica's last micro-batch: its gradients are sent while they are computed, unless the user's
         loop is known to run more passes over it.
         """
         again, shards = passes > 0, self.gradients.shards
         if last and self.early.overlap is not None:
-            preconditioned = coming.measure and self.wants_preconditioned
-            self.early.expect(dataclasses.replace(coming, preconditioned=preconditioned), passes=passes)
+            preconditioned = measured and self.wants_preconditioned
+            self.early.expect(Pass(multiplier, measured, preconditioned, samples), passes=passes)
         if shards is not None:
-            shards.expect(coming.multiplier, measure=coming.measure, preconditioned=self.wants_preconditioned)
+            shards.expect(multiplier, measure=measured, preconditioned=self.wants_preconditioned)
             if again:  # each pass is summed by itself, and squares of parts are not the square of a sum
                 shards.squares_valid = False
 

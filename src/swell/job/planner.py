@@ -193,15 +193,17 @@ class Planner:
             return plan, False, False
         scale, window = batch / pace.base, self._state.learners[0].noise.window
         awaited, followed = self.awaits_noise, pace.follows_noise
-        # In a dual norm each replica compares two gradients of its own.
-        pairs = plan.micro_batch > 1 and any([learner.by_dual_norm for learner in self._state.learners])
-        if plan.accumulation > 1 or (plan.num_micro_batches > 1 and not pairs):
+        if plan.accumulation > 1 or (plan.num_micro_batches > 1 and not self._needs_pairs(plan)):
             due = statistics.measures(pace.step, scale, window, awaited=awaited)
             return plan, due and self._affordable(plan, statistics.share(split=False, followed=followed)), False
         # What is left at the end of an epoch may be too little to cut: batch norm refuses a single sample.
         split = count == batch and count > 1 and statistics.splits(pace.step, scale, window, awaited=awaited)
         split = split and self._affordable(plan, statistics.share(split=True, followed=followed))
         return self._lay_out(batch, count, split=True) if split else plan, split, split
+
+    def _needs_pairs(self, plan: Plan) -> bool:
+        """Whether each replica is to compare two gradients of its own, as in a dual norm, and can."""
+        return plan.micro_batch > 1 and any([learner.by_dual_norm for learner in self._state.learners])
 
     def _affordable(self, plan: Plan, share: float | None) -> bool:
         """Whether measuring a step of this plan costs no more than its share of the time."""

@@ -138,9 +138,8 @@ class Steps:
             if step.index > 0 and not learner.gradients.follow():
                 step.touched = "gradients were changed between two micro-batches"
             learner.add_loss(loss, multiplier)
-            learner.expect(
-                Pass(multiplier, step.measured, samples=step.mine[step.index].size), passes=step.backwards, last=last
-            )
+            samples = step.mine[step.index].size
+            learner.expect(multiplier, measured=step.measured, samples=samples, passes=step.backwards, last=last)
         weighted = loss if multiplier == 1 else loss * multiplier
         scaler = learners[0].scaler
         if scaler is not None:
