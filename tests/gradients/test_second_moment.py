@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim import SGD, Adam, AdamW, NAdam, RMSprop
 
+import swell.gradients.second_moment as module
 from swell.gradients.second_moment import follow_batch
 
 BETAS = (0.9, 0.999)
@@ -122,3 +123,22 @@ def test_three_betas_mean_something_else() -> None:
     optimizer.param_groups[0]["betas"] = (0.98, 0.92, 0.99)  # Adan's
     follow_batch(optimizer, before=8, after=64)
     assert second_moment(optimizer) == [1.0]
+
+
+@given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=8), together=st.integers(1, 12))
+def test_in_whatever_portions_every_parameter_is_carried_over_once(lengths: list[int], together: int) -> None:
+    parameters = [torch.zeros(length, requires_grad=True) for length in lengths]
+    optimizer, once = Adam(parameters, betas=BETAS), []
+    for parameter in parameters:
+        parameter.grad = torch.linspace(-1, 2, len(parameter))
+    for _ in range(6):
+        optimizer.step()
+    for state in optimizer.state.values():
+        state["exp_avg_sq"].mul_(4)
+        signal = state["exp_avg"].double() ** 2 * (1 - BETAS[1] ** 6) / (1 - BETAS[0] ** 6) ** 2
+        second = state["exp_avg_sq"].double()
+        once += (second + (second - signal).clamp(min=0) * (8 / 32 - 1)).tolist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_TOGETHER", together)
+        follow_batch(optimizer, before=8, after=32)
+    assert second_moment(optimizer) == pytest.approx(once, rel=1e-5, abs=1e-9)

@@ -49,7 +49,9 @@ class TensorRows(Dataset[Any]):
     def __getitems__(self, rows: Tensor) -> list[Tensor]:
         tensors = _whole(self.dataset).tensors
         rows = rows.to(tensors[0].device)  # somebody may have moved them since the block was prepared
-        return [tensor.index_select(0, rows) for tensor in tensors]
+        if rows.device.type == "cpu":
+            return [tensor.index_select(0, rows) for tensor in tensors]
+        return [tensor[rows] for tensor in tensors]  # by kernels that are loaded in a third of the time
 
     @staticmethod
     def collate(batch: list[Tensor]) -> list[Tensor]:

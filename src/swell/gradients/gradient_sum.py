@@ -11,13 +11,15 @@ from torch.optim import Optimizer
 
 from swell.gradients.dual_pair import DualPair
 from swell.gradients.kept import KeptGradients
-from swell.gradients.norms import WIDE, GroupNorms
+from swell.gradients.norms import WIDE, GroupNorms, squares_of
 from swell.gradients.placement import copies, is_sharded, local
 from swell.gradients.preconditioner import Preconditioner
 from swell.gradients.sharded import ShardedGradients
 
 ABSENT, DENSE, SPARSE = "0", "1", "2"  # which gradient a parameter has; replicas agree on the largest code
 _grad, _params = attrgetter("grad"), itemgetter("params")
+
+Norms = list[list[Tensor]]  # of pieces of a gradient, by parameter group
 
 
 class GradientSum:
@@ -62,8 +64,8 @@ class GradientSum:
         if self._measured:
             self._measured = False
             self.preconditioner.refresh()
-        self._squares: list[tuple[Tensor, float]] = []
-        self._preconditioned: list[tuple[Tensor, float]] = []
+        self._norms: list[tuple[Norms, float]] = []  # of micro-gradients, with their weights
+        self._preconditioned: list[tuple[Norms, float]] = []
         if self.shards is not None:
             self.shards.clear()
         if self.pair is not None:
@@ -161,10 +163,10 @@ class GradientSum:
     def _measure(self, gradients: list[Tensor | None], weight: float, *, preconditioned: bool) -> None:
         self._measured = True
         own = self._own(gradients)
-        self._squares.append((self._own_squares(own), weight))
+        self._norms.append((self.norms.norms(own), weight))
         if preconditioned:
             proxies = self.preconditioner.norm_proxies(self.parameters, own)
-            self._preconditioned.append((self._own_squares(proxies), weight))
+            self._preconditioned.append((self.norms.norms(proxies), weight))
 
     def pack(
         self,
@@ -224,9 +226,9 @@ class GradientSum:
             for gradient, sharded in zip(gradients, self._sharded, strict=True)
         ]
 
-    def _own_squares(self, gradients: list[Tensor | None]) -> Tensor:
+    def _own_squares(self, norms: Norms) -> Tensor:
         """Squared norms by group; of pieces that several replicas hold, this replica's part."""
-        squares = self.norms.squares(gradients)
+        squares = squares_of(norms)
         return squares / self._copies if self.shards is not None and self.shards.by_rounds else squares
 
     def _add(self, gradients: list[Tensor | None]) -> None:
@@ -253,13 +255,29 @@ class GradientSum:
 
     def small_squares(self, *, preconditioned: bool = False) -> Tensor | None:
         """The sum over micro-batches of ``|m_j g_j|^2 / m_j`` by group, ``m_j`` the loss multiplier."""
-        measured = self._preconditioned if preconditioned else self._squares
+        measured = self._preconditioned if preconditioned else self._norms
         sharded = None if self.shards is None else self.shards.small_squares(preconditioned=preconditioned)
         if not measured:
             return sharded
-        parts = torch._foreach_mul([squares for squares, _ in measured], [1 / weight for _, weight in measured])
+        squares = [self._own_squares(norms) for norms, _ in measured]
+        parts = torch._foreach_mul(squares, [1 / weight for _, weight in measured])
         total = torch.stack(parts).sum(0)
         return total if sharded is None else total.to(sharded.device) + sharded
+
+    def small_terms(self, *, preconditioned: bool = False) -> list[list[tuple[Tensor, float]]]:
+        """What ``small_squares`` is the sum of, by group: norms whose squares count with these weights."""
+        measured = self._preconditioned if preconditioned else self._norms
+        return [
+            [(part, 1 / weight) for norms, weight in measured for part in norms[group]]
+            for group in range(len(self._sizes))
+        ]
+
+    def whole_norms(self, *, preconditioned: bool = False) -> Norms:
+        """What ``whole_squares`` is the sum of squares of, by group, where replicas hold no pieces of parameters."""
+        gradients = list(map(_grad, self.parameters))
+        return self.norms.norms(
+            self.preconditioner.norm_proxies(self.parameters, gradients) if preconditioned else gradients
+        )
 
     def sharded_squares(self, *, preconditioned: bool = False) -> Tensor:
         """This replica's part of the squared norms of sharded gradients, by group, once they are summed."""

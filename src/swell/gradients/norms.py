@@ -41,12 +41,13 @@ class GroupNorms:
 
     def squares(self, gradients: Sequence[Tensor | None]) -> Tensor:
         """The squared norm of each group's gradients, on the gradients' device; missing ones count as zero."""
-        squares = [self._group(gradients, kinds) for kinds in self._groups]
-        device = next((square.device for square in squares if square is not None), torch.device("cpu"))
-        zero = torch.zeros((), device=device)
-        return torch.stack([zero if square is None else square.to(device) for square in squares])
+        return squares_of(self.norms(gradients))
 
-    def _group(self, gradients: Sequence[Tensor | None], kinds: list[_Kind]) -> Tensor | None:
+    def norms(self, gradients: Sequence[Tensor | None]) -> list[list[Tensor]]:
+        """For each group the norms of pieces of its gradients, whose squares add up to its squared norm."""
+        return [self._group(gradients, kinds) for kinds in self._groups]
+
+    def _group(self, gradients: Sequence[Tensor | None], kinds: list[_Kind]) -> list[Tensor]:
         parts: list[Tensor] = []
         for indices, packed, wide in kinds:
             small: list[Tensor] = []
@@ -58,15 +59,27 @@ class GroupNorms:
                 if gradient.is_sparse:
                     gradient = gradient.coalesce().values()
                 (small if gradient.numel() < packed else large).append(gradient)
+            if small:
+                large.append(_flatten_dense_tensors(small))
             if large:
                 parts += torch._foreach_norm(large, 2, dtype=wide)  # type: ignore[call-overload]
-            if small:
-                parts.append(torch.linalg.vector_norm(_flatten_dense_tensors(small), dtype=wide))
-        if not parts:
-            return None
-        if len({(part.device, part.dtype) for part in parts}) > 1:
-            parts = [part.to(parts[0].device, torch.float64) for part in parts]
-        return parts[0].square() if len(parts) == 1 else torch.stack(parts).square_().sum()
+        return parts
+
+
+def squares_of(norms: Sequence[Sequence[Tensor]]) -> Tensor:
+    """The squared norm of each group, by ``GroupNorms.norms``, on their device."""
+    device = next((part.device for parts in norms for part in parts), torch.device("cpu"))
+    squares = [_sum_of_squares(parts) if parts else torch.zeros((), device=device) for parts in norms]
+    return torch.stack([square.to(device) for square in squares])
+
+
+def _sum_of_squares(parts: Sequence[Tensor]) -> Tensor:
+    if len({(part.device, part.dtype) for part in parts}) > 1:
+        parts = [part.to(parts[0].device, torch.float64) for part in parts]
+    if len(parts) == 1:
+        return parts[0] * parts[0]  # every training multiplies; a kernel for squares would have to be loaded first
+    together = torch.stack(list(parts))
+    return together.mul_(together).sum()
 
 
 def squared_norm(gradients: Sequence[Tensor | None]) -> Tensor:

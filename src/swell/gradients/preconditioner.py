@@ -126,12 +126,16 @@ class Preconditioner:
             return
         divisors = self._packed.get(places)
         if divisors is None:
-            seconds = _flatten_dense_tensors([divisor.second for _, _, divisor in members])
-            divisors = self._packed[places] = seconds.sqrt_().mul_(correction).add_(members[0][2].eps)
+            divisors = self._packed[places] = _flatten_dense_tensors([divisor.second for _, _, divisor in members])
+            # Calls for lists, although it is one tensor: Adam's own kernels, which need not be loaded any more.
+            torch._foreach_sqrt_([divisors])
+            torch._foreach_mul_([divisors], [correction])
+            torch._foreach_add_([divisors], members[0][2].eps)
         packed = _flatten_dense_tensors([gradient.to(divisors.dtype) for _, gradient, _ in members])
         for index in places:
             result[index] = None
-        result[places[0]] = packed.div_(divisors)
+        torch._foreach_div_([packed], [divisors])
+        result[places[0]] = packed
 
     def _read_divisors(self) -> dict[int, _Divisor]:
         divisors: dict[int, _Divisor] = {}

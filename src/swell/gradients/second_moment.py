@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +13,15 @@ from swell.gradients.placement import local
 from swell.rules.metric import WARM_UP_STEPS
 
 _SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq")  # the latter of AMSGrad
+_TOGETHER = 2**24  # elements that are carried over at once: few calls, and little memory
+
+
+class _Moments(NamedTuple):
+    """Of one parameter; this replica's piece, where it is sharded."""
+
+    first: Tensor
+    second: Tensor
+    weight: float  # of the squared first moment
 
 
 class SecondMoment:
@@ -43,7 +53,19 @@ def follow_batch(optimizer: Optimizer, *, before: int, after: int) -> None:
 
     An optimizer with other states, or with second moments of whole blocks, is left alone.
     """
-    share = before / after
+    portion, elements = list[_Moments](), 0
+    for moments in _moments(optimizer):
+        elements += moments.second.numel()
+        if portion and elements > _TOGETHER:
+            _carry_over(portion, before / after)
+            portion, elements = [], moments.second.numel()
+        portion.append(moments)
+    if portion:
+        _carry_over(portion, before / after)
+
+
+def _moments(optimizer: Optimizer) -> Iterator[_Moments]:
+    """The moments that are past their warm-up, one second moment at a time."""
     for group in optimizer.param_groups:
         betas = [float(beta) for beta in group.get("betas", ())]
         if len(betas) != 2:
@@ -56,12 +78,18 @@ def follow_batch(optimizer: Optimizer, *, before: int, after: int) -> None:
             first, second = (1 - beta**steps for beta in betas)
             for key in _SECOND_MOMENTS:
                 if _are_alike(state.get("exp_avg"), state.get(key)):
-                    _carry_over(local(state["exp_avg"]), local(state[key]), share, weight=second / first**2)
+                    yield _Moments(local(state["exp_avg"]), local(state[key]), second / first**2)
 
 
-def _carry_over(first: Tensor, second: Tensor, share: float, *, weight: float) -> None:
-    signal = first.square().mul_(weight)
-    second.add_((second - signal).clamp_(min=0), alpha=share - 1)
+def _carry_over(portion: list[_Moments], share: float) -> None:
+    """In calls for all of them, by kernels that Adam uses too: others would have to be loaded."""
+    firsts, seconds = [each.first for each in portion], [each.second for each in portion]
+    noise = torch._foreach_mul(firsts, firsts)
+    noise = [signal.to(second.dtype) for signal, second in zip(noise, seconds, strict=True)]
+    torch._foreach_mul_(noise, [-each.weight for each in portion])
+    torch._foreach_add_(noise, seconds)
+    torch._foreach_clamp_min_(noise, 0.0)
+    torch._foreach_add_(seconds, noise, alpha=share - 1)
 
 
 def _are_alike(first: Any, second: Any) -> bool:

@@ -23,6 +23,7 @@ class Reading(NamedTuple):
     num_groups: int
     report: Callable[[float | None], None]
     urgent: bool = True  # whether the figures decide something, or must be there on all replicas at the same step
+    work_out: Callable[[list[float]], list[float]] | None = None  # makes the figures of the numbers that were read
 
 
 class GradientNoise:
@@ -83,6 +84,8 @@ class GradientNoise:
             self._learn(values, reading)
 
     def _learn(self, values: list[float], reading: Reading) -> None:
+        if reading.work_out is not None:
+            values = reading.work_out(values)
         loss, squares, groups = values[0], values[1:], reading.num_groups
         if self._dual is not None and squares:
             self._learn_dual(self._dual, squares[-2 * groups - 2 :], reading)

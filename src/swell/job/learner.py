@@ -15,6 +15,7 @@ from swell.errors import ConfigError, LoopError
 from swell.gradients.dual_pair import DualPair
 from swell.gradients.factors import BiasClock, scaled
 from swell.gradients.gradient_sum import DENSE, GradientSum
+from swell.gradients.host_figures import HostFigures
 from swell.gradients.overlap import Pass
 from swell.gradients.pairs import GradientPairs
 from swell.gradients.second_moment import SecondMoment
@@ -86,7 +87,8 @@ class Learner:
         self.noise = GradientNoise(base_batch=base_batch, metric=metric, exact=exact)
         self._sharded_squares: Tensor | None = None  # squared norms of sharded gradients, summed over replicas
         self.early = EarlyExchange(self.gradients)
-        self._loss: Tensor | float | None = None  # a number on the CPU, which has nothing to wait for
+        # Of the step's micro-batches, with their weights; numbers on the CPU, which has nothing to wait for.
+        self._losses: list[tuple[Tensor | float, float]] = []
         self._clock = BiasClock()
         self._watch = _StepWatch(optimizer)
         self.touched = GradientWatch()
@@ -143,31 +145,46 @@ class Learner:
     def add_loss(self, loss: Tensor, multiplier: float) -> None:
         """Count a micro-batch's loss towards the step's mean."""
         if loss.is_cpu:
-            part: Tensor | float = loss.item() * multiplier
-        else:
-            part = loss.detach().reshape(1)
-            if multiplier != 1 or self._loss is not None:
-                part = part.double() * multiplier
-        self._loss = part if self._loss is None else self._loss + part
+            self._losses.append((loss.item(), multiplier))
+            return
+        part = loss.detach().reshape(1)
+        # Others follow, and a CUDA graph writes them to the same memory.
+        self._losses.append((part if multiplier == 1 else part.clone(), multiplier))
 
     def clear(self) -> None:
         """Forget the step's gradients and loss."""
         self.touched.forget()
         self.gradients.clear()
-        self._loss = None
+        if self._losses:
+            self._losses = []
 
     # The update
 
-    def settle_alone(self, *, share: float, measured: bool) -> Tensor | float:
+    def settle_alone(self, *, share: float, measured: bool) -> Tensor | float | HostFigures:
         """In a world of one: leave the step's gradient in ``.grad``; returns the figures, or the loss alone.
 
         As ``exchange`` without anybody to exchange with: where nothing was measured, nothing is moved either.
         """
-        if measured or share != 1 or self.sharded:
+        has_scaler = self.scaler is not None and self.scaler.is_enabled()
+        if share != 1 or self.sharded or (measured and (self.by_dual_norm or has_scaler)):
             return self.exchange(ALONE, self.gradients.codes(), share=share, measured=measured, extras=())
         if not self.gradients.in_place:
             self.gradients.release(self.gradients.codes())
-        return 0.0 if self._loss is None else self._loss
+        if not measured:
+            return self._mean_loss()
+        figures = HostFigures()
+        figures.add(self._losses)
+        for preconditioned in (False, True) if self.wants_preconditioned else (False,):
+            for terms in self.gradients.small_terms(preconditioned=preconditioned):
+                figures.add(terms, squared=True)
+        return figures
+
+    def _mean_loss(self) -> Tensor | float:
+        """The losses with their weights added up: in float64, unless it is one as it is."""
+        if len(self._losses) == 1 and self._losses[0][1] == 1:
+            return self._losses[0][0]
+        parts = [(loss.double() if isinstance(loss, Tensor) else loss) * weight for loss, weight in self._losses]
+        return sum(parts[1:], parts[0]) if parts else 0.0
 
     def send(self, buffers: Sequence[Tensor], *, measured: bool) -> Sending | None:
         """Send what is left of the step; None where gradients are not summed while they are computed."""
@@ -202,10 +219,11 @@ class Learner:
         return figures
 
     def _figures(self, measured: bool, device: torch.device) -> Tensor:
-        if isinstance(self._loss, Tensor):
-            loss = self._loss.to(device, torch.float64)
+        mean = self._mean_loss()
+        if isinstance(mean, Tensor):
+            loss = mean.to(device, torch.float64)
         else:
-            loss = torch.tensor([self._loss or 0.0], dtype=torch.float64, device=device)
+            loss = torch.tensor([mean], dtype=torch.float64, device=device)
         if not measured:
             return loss
         squares = [self.gradients.small_squares()]
@@ -236,7 +254,7 @@ class Learner:
 
     def read(
         self,
-        figures: Tensor | float,
+        figures: Tensor | float | HostFigures,
         scale: Tensor | None,
         *,
         preconditioned: bool,
@@ -247,6 +265,12 @@ class Learner:
 
         ``figures`` begin with the loss. ``pair`` has the other figures where two steps were compared.
         """
+        if isinstance(figures, HostFigures):
+            for metric in (False, True) if preconditioned else (False,):
+                for norms in self.gradients.whole_norms(preconditioned=metric):
+                    figures.add([(norm, 1.0) for norm in norms], squared=True)
+            self.noise.push(figures.numbers(), reading._replace(work_out=figures.work_out))
+            return
         if not isinstance(figures, Tensor):
             assert pair is not None, "a loss alone is passed on as it is"
             figures = pair.new_tensor([figures])

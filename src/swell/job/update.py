@@ -11,6 +11,7 @@ from torch import Tensor
 from swell.core.protocols import Collective
 from swell.core.types import Factors, Plan
 from swell.errors import LossError
+from swell.gradients.host_figures import HostFigures
 from swell.job.gradient_noise import Reading
 from swell.job.learner import Clip, Learner, is_regular, merged_codes
 from swell.job.sending import Sending
@@ -142,7 +143,7 @@ class Updater:
             )
         if pair is not None:
             small_batches, batch, step.paired = 2, 2 * batch, True
-        if pair is None and not isinstance(figures, Tensor):
+        if pair is None and isinstance(figures, float):
             learner.noise.pass_loss(figures, report)
         else:
             reading = Reading(
@@ -194,16 +195,16 @@ class Updater:
         names = agreed_names(self._metrics, collective, verdict.layouts)
         return self._metrics.tensors_to_sum(names, self._device)
 
-    def _checked_loss(self, figures: Tensor | float) -> float | None:
+    def _checked_loss(self, figures: Tensor | float | HostFigures) -> float | None:
         """The step's mean loss if it is not finite and steps with such a loss are skipped; raises where they are not.
 
         On an accelerator the loss is looked at in the step only if it decides something there; otherwise the late
         reading raises later.
         """
-        if isinstance(figures, Tensor):
-            if figures.is_cuda and self._nonfinite == "raise" and not self._exact:
+        if isinstance(figures, (Tensor, HostFigures)):
+            if figures.device.type == "cuda" and self._nonfinite == "raise" and not self._exact:
                 return None
-            loss = float(figures[0])
+            loss = float(figures[0]) if isinstance(figures, Tensor) else figures.value(0)
         else:
             loss = figures
         if loss == loss and abs(loss) != float("inf"):
