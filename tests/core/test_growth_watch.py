@@ -105,3 +105,26 @@ def test_a_resumed_watch_goes_on_as_if_nothing_had_happened(cut, seed):
             rises.append(watch.see(batch=batch, loss=loss, samples=place * BASE, replicas=1))
     assert seen[0] == seen[1] and any(seen[0])
     assert whole.state_dict() == cut_short.state_dict()
+
+
+@given(seed=st.integers(0, 10_000), tried=st.integers(1, 20))
+@settings(max_examples=50, deadline=None)
+def test_what_a_batch_did_that_was_only_tried_is_noticed_when_it_is_gone(seed, tried):
+    watch, draw, found = GrowthWatch(base_batch=8), random.Random(seed), []
+    for step in range(60 + tried):
+        grown = 30 <= step < 30 + tried
+        loss = draw.gauss(1.0, 0.05) * (2.0 if step >= 30 + tried else 1.0)
+        found.append(watch.see(batch=32 if grown else 8, loss=loss, samples=8 * step, replicas=1))
+    rises = [(step, rise) for step, rise in enumerate(found) if rise is not None]
+    assert len(rises) == 1 and rises[0][0] <= 30 + tried + 10
+    assert (rises[0][1].before, rises[0][1].after) == (8, 32)
+    assert watch.limit(8 * (60 + tried), 1) == 8
+
+
+@given(seed=st.integers(0, 10_000), tried=st.integers(1, 20))
+@settings(max_examples=50, deadline=None)
+def test_a_trial_that_did_no_harm_is_forgotten(seed, tried):
+    watch, draw = GrowthWatch(base_batch=8), random.Random(seed)
+    for step in range(120):
+        batch = 32 if step % 40 >= 40 - tried else 8
+        assert watch.see(batch=batch, loss=draw.gauss(1.0, 0.05), samples=8 * step, replicas=1) is None

@@ -33,7 +33,8 @@ class GrowthWatch:
     large the loss rises, within a few steps. A rise counts if each of the latest 8 losses is above nine tenths of those
     before the growth, which chance does once in a hundred million, and their mean is higher by a fifth. The
     batch is then limited to the one before the growth, and the learning rate with it. Weights are not put back. Each
-    time, the limit holds twice as long.
+    time, the limit holds twice as long. A batch that was only tried for a few steps is watched as long: what it did to
+    the weights shows when it is gone.
 
     Every replica has the same losses, so every replica comes to the same conclusion. Another world starts again,
     because the batch before may not fit there.
@@ -50,7 +51,7 @@ class GrowthWatch:
         self._batch = batch
         self._losses: list[float] = []  # at this batch, or since the watch began
         self._baseline: list[float] = []  # before the growth; empty while nothing is watched
-        self._grown_from = batch
+        self._grown_from = self._grown_to = batch
 
     def limit(self, samples: int, replicas: int) -> int | None:
         """The largest batch at this point of the run; None for no limit."""
@@ -76,14 +77,15 @@ class GrowthWatch:
         return self._rise(samples)
 
     def _follow(self, batch: int) -> None:
-        if batch < self._batch:
-            self._restart(batch)
-            return
-        if not self._baseline:  # otherwise both growths are watched together
-            self._grown_from = self._batch
+        if not self._baseline:  # otherwise all changes are watched together
+            if batch < self._batch:
+                self._restart(batch)
+                return
+            self._grown_from, self._grown_to = self._batch, batch
             self._baseline = self._losses[-_BEFORE:] if len(self._losses) >= _FEWEST else []
             self._losses = []
         self._batch = batch
+        self._grown_to = max(self._grown_to, batch)
 
     def _rise(self, samples: int) -> Rise | None:
         after = self._losses[-_FEWEST:]
@@ -94,7 +96,7 @@ class GrowthWatch:
         until = samples + _HOLD * 2 ** (self._found - 1) * self._base_batch
         rise = Rise(
             before=self._grown_from,
-            after=self._batch,
+            after=self._grown_to,
             loss_before=_mean(self._baseline),
             loss_after=_mean(after),
             until=until,
@@ -113,6 +115,7 @@ class GrowthWatch:
             "losses": list(self._losses),
             "baseline": list(self._baseline),
             "grown_from": self._grown_from,
+            "grown_to": self._grown_to,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -121,6 +124,7 @@ class GrowthWatch:
         limit = state["limit"]
         self._limit = None if limit is None else (int(limit[0]), int(limit[1]))
         self._batch, self._grown_from = int(state["batch"]), int(state["grown_from"])
+        self._grown_to = int(state.get("grown_to", self._batch))  # not in earlier versions
         self._losses = [float(loss) for loss in state["losses"]]
         self._baseline = [float(loss) for loss in state["baseline"]]
 

@@ -455,7 +455,7 @@ def _position(state: RunState, chosen: Chosen | None, step: StepInProgress) -> P
     assert chosen is not None
     pace, samples = state.pace, state.ledger.samples
     return Position(
-        scale=chosen.base_steps,
+        scale=chosen.base_steps * pace.part_followed(chosen.batch),
         progress=pace.progress,
         samples=samples,
         samples_between=samples - state.marks.measured_at + step.plan.global_batch,

@@ -18,6 +18,7 @@ from swell.policies import Fixed, find
 from swell.policies.decision import checked_batch, follows_noise, layout_by
 
 MOST_REPLICAS = 4096  # the most that ``possible_replicas`` lists
+_FOLLOWED = 2 ** (1 / 16)  # the most by which the scale that rules go by rises in a step, under a policy by the noise
 
 
 class Pace:
@@ -54,6 +55,7 @@ class Pace:
         self.profile = Profile()
         self.step, self.progress = 0, 0.0
         self.batch, self.batch_since = self.base, 0
+        self._followed: float | None = None  # samples that the rules went by in the latest step; None before the first
         self.resized = False
         self.max_micro: int | None = None  # what every replica's memory holds, as far as they know
         self.layout: Layout | None = None  # the policy's latest choice, if it chooses the micro-batch
@@ -113,6 +115,17 @@ class Pace:
             return checked_batch(self.policy, seen)
         self.layout = layout_by(self._layout_policy, self.policy, seen)
         return self.layout.global_batch
+
+    def part_followed(self, batch: int) -> float:
+        """The part of a step at this batch that rules go by: all of it, but for a while after the batch grew.
+
+        A policy by the noise tries batches out and takes them back, and a learning rate that doubles at once may break
+        a network that stands twice the rate. So it doubles in 16 steps, and a step counts for as much less. Batches
+        that the user planned are followed at once.
+        """
+        if self._followed is None or not self.follows_noise:
+            return 1.0
+        return min(1.0, max(self._followed, self.base) * _FOLLOWED / batch)
 
     @property
     def micro(self) -> int | None:
@@ -217,6 +230,7 @@ class Pace:
         A step that was not laid out ``as_chosen`` is not timed: its time says nothing about a layout, and the next step
         is not a change of shape.
         """
+        self._followed = batch * self.part_followed(batch)
         if batch != self.batch:
             self.batch, self.batch_since = batch, samples
         self.step += 1
@@ -240,6 +254,7 @@ class Pace:
             "progress": self.progress,
             "batch": self.batch,
             "batch_since": self.batch_since,
+            "followed": self._followed,
             "micro_seen": self._micro_before,
             "max_micro": self.max_micro,
             "profile": self.profile.state_dict(),
@@ -250,6 +265,7 @@ class Pace:
         """Continue from a saved state."""
         self.step, self.progress = int(state["step"]), float(state["progress"])
         self.batch, self.batch_since = int(state["batch"]), int(state["batch_since"])
+        self._followed = state.get("followed", float(self.batch) if self.step else None)  # not in earlier versions
         self._micro_before, self.max_micro = state["micro_seen"], state["max_micro"]
         self.profile.load_state_dict(state["profile"])
         self.layout = None if state["layout"] is None else Layout(**state["layout"])

@@ -399,8 +399,8 @@ def _inputs(seen: Observation) -> tuple[object, ...]:
 
 
 def _part(done: float | None) -> float:
-    """The part of the run that is done, in steps of a 64th; 0 if its length is not known."""
-    return 0.0 if done is None else math.floor(64 * done) / 64
+    """The part of the run that is done, in steps of a 16th; 0 if its length is not known."""
+    return 0.0 if done is None else math.floor(16 * done) / 16
 
 
 # Measured times change seldom, so nearly every step finds both in the cache.

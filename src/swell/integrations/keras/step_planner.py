@@ -88,7 +88,7 @@ class StepPlanner:
         passes, number = self._passes(plan)
         moments, preconditioned = self._meter.moments()
         state = ScaleState(
-            scale=counts.ledger.base_steps(*span, base=pace.base),
+            scale=counts.ledger.base_steps(*span, base=pace.base) * pace.part_followed(batch),
             base_batch=pace.base,
             moments=moments,
             preconditioned=preconditioned,
