@@ -128,3 +128,15 @@ def test_a_trial_that_did_no_harm_is_forgotten(seed, tried):
     for step in range(120):
         batch = 32 if step % 40 >= 40 - tried else 8
         assert watch.see(batch=batch, loss=draw.gauss(1.0, 0.05), samples=8 * step, replicas=1) is None
+
+
+@given(seed=st.integers(0, 10_000), tried=st.integers(1, 12), rest=st.integers(1, 46))
+@settings(max_examples=50, deadline=None)
+def test_a_growth_after_a_trial_is_watched_like_any_other(seed, tried, rest):
+    watch, draw, found = GrowthWatch(base_batch=8), random.Random(seed), []
+    batches = [8] * 30 + [16] * tried + [8] * rest + [32] * 40
+    for step, batch in enumerate(batches):
+        loss = draw.gauss(1.0, 0.05) * (2.0 if step >= 30 + tried + rest + 20 else 1.0)
+        found.append(watch.see(batch=batch, loss=loss, samples=8 * step, replicas=1))
+    (rise,) = [rise for rise in found if rise is not None]
+    assert (rise.before, rise.after) == (8, 32)

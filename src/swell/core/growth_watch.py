@@ -77,14 +77,15 @@ class GrowthWatch:
         return self._rise(samples)
 
     def _follow(self, batch: int) -> None:
-        if not self._baseline:  # otherwise all changes are watched together
-            if batch < self._batch:
+        before, self._batch = self._batch, batch
+        if batch < before:
+            if not self._baseline:
                 self._restart(batch)
-                return
-            self._grown_from, self._grown_to = self._batch, batch
-            self._baseline = self._losses[-_BEFORE:] if len(self._losses) >= _FEWEST else []
-            self._losses = []
-        self._batch = batch
+            return
+        if not self._baseline or before <= self._grown_from:  # otherwise both growths are watched together
+            if len(self._losses) >= _FEWEST:
+                self._baseline = self._losses[-_BEFORE:]
+            self._grown_from, self._grown_to, self._losses = before, batch, []
         self._grown_to = max(self._grown_to, batch)
 
     def _rise(self, samples: int) -> Rise | None:
