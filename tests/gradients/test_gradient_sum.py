@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from swell.gradients.gradient_sum import ABSENT, DENSE, SPARSE, GradientSum
+from swell.gradients.norms import squares_of
 from tests.reference import gradient_sum as slow
 
 SHAPES = ((3,), (2, 2), (4, 2), (1,))
@@ -236,7 +237,7 @@ def test_the_whole_gradients_norm_is_that_of_what_lies_in_grad() -> None:
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
     expected = [slow.squared_norm(gradients[:1]), slow.squared_norm(gradients[1:])]
-    assert sums.whole_squares().tolist() == pytest.approx(expected, rel=1e-6)
+    assert squares_of(sums.whole_norms()).tolist() == pytest.approx(expected, rel=1e-6)
 
 
 def calls_of_a_step(num_parameters: int, *, measure: bool) -> int:
@@ -256,7 +257,7 @@ def calls_of_a_step(num_parameters: int, *, measure: bool) -> int:
             sums.take(multiplier=0.5, measure=measure, preconditioned=False)
         sums.tensors_to_sum(sums.codes())
         sums.release(sums.codes())
-        sums.whole_squares()
+        squares_of(sums.whole_norms())
         sums.clear()
     finally:
         sys.setprofile(None)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from swell.gradients.gradient_sum import GradientSum
+from swell.gradients.norms import squares_of
 from swell.gradients.preconditioner import WARM_UP_STEPS
 from swell.gradients.sharded import ShardedGradients, sharded_modules
 from tests.reference import gradient_sum as slow
@@ -73,7 +74,7 @@ def measure(collective: Any) -> list[dict[str, Any]]:
                 "whole": len(whole),
                 "figures": [figure.tolist() for figure in figures],
                 "gradients": [full(p.grad).clone() for p in sums.parameters if p.grad is not None],
-                "replicated": sums.whole_squares().tolist(),
+                "replicated": squares_of(sums.whole_norms()).tolist(),
             }
         )
         if step < WARM_UP_STEPS:

@@ -34,7 +34,7 @@ def gradients_of_a_step(learner: Learner, seed: int) -> None:
         inputs = torch.randn(8, 6, generator=generator).to(dtype)
         loss = learner.model[:3](inputs).square().mean()  # type: ignore[index]
         (loss * weight).backward()
-        learner.add_loss(loss, weight)
+        learner.loss.add(loss, weight)
         learner.gradients.take(multiplier=weight, measure=True, preconditioned=learner.wants_preconditioned)
 
 

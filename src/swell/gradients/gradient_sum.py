@@ -11,15 +11,14 @@ from torch.optim import Optimizer
 
 from swell.gradients.dual_pair import DualPair
 from swell.gradients.kept import KeptGradients
-from swell.gradients.norms import WIDE, GroupNorms, squares_of
+from swell.gradients.micro_norms import MicroNorms, Norms
+from swell.gradients.norms import WIDE, GroupNorms
 from swell.gradients.placement import copies, is_sharded, local
 from swell.gradients.preconditioner import Preconditioner
 from swell.gradients.sharded import ShardedGradients
 
 ABSENT, DENSE, SPARSE = "0", "1", "2"  # which gradient a parameter has; replicas agree on the largest code
 _grad, _params = attrgetter("grad"), itemgetter("params")
-
-Norms = list[list[Tensor]]  # of pieces of a gradient, by parameter group
 
 
 class GradientSum:
@@ -64,8 +63,7 @@ class GradientSum:
         if self._measured:
             self._measured = False
             self.preconditioner.refresh()
-        self._norms: list[tuple[Norms, float]] = []  # of micro-gradients, with their weights
-        self._preconditioned: list[tuple[Norms, float]] = []
+        self.micro_norms, self.metric_norms = MicroNorms(), MicroNorms()  # of the gradient, and in Adam's metric
         if self.shards is not None:
             self.shards.clear()
         if self.pair is not None:
@@ -163,10 +161,10 @@ class GradientSum:
     def _measure(self, gradients: list[Tensor | None], weight: float, *, preconditioned: bool) -> None:
         self._measured = True
         own = self._own(gradients)
-        self._norms.append((self.norms.norms(own), weight))
+        self.micro_norms.add(self.norms.norms(own), weight)
         if preconditioned:
             proxies = self.preconditioner.norm_proxies(self.parameters, own)
-            self._preconditioned.append((self.norms.norms(proxies), weight))
+            self.metric_norms.add(self.norms.norms(proxies), weight)
 
     def pack(
         self,
@@ -226,11 +224,6 @@ class GradientSum:
             for gradient, sharded in zip(gradients, self._sharded, strict=True)
         ]
 
-    def _own_squares(self, norms: Norms) -> Tensor:
-        """Squared norms by group; of pieces that several replicas hold, this replica's part."""
-        squares = squares_of(norms)
-        return squares / self._copies if self.shards is not None and self.shards.by_rounds else squares
-
     def _add(self, gradients: list[Tensor | None]) -> None:
         sums: list[Tensor] = []
         summands: list[Tensor] = []
@@ -254,30 +247,19 @@ class GradientSum:
             torch._foreach_add_(sums, summands)
 
     def small_squares(self, *, preconditioned: bool = False) -> Tensor | None:
-        """The sum over micro-batches of ``|m_j g_j|^2 / m_j`` by group, ``m_j`` the loss multiplier."""
-        measured = self._preconditioned if preconditioned else self._norms
-        sharded = None if self.shards is None else self.shards.small_squares(preconditioned=preconditioned)
-        if not measured:
-            return sharded
-        squares = [self._own_squares(norms) for norms, _ in measured]
-        parts = torch._foreach_mul(squares, [1 / weight for _, weight in measured])
-        total = torch.stack(parts).sum(0)
-        return total if sharded is None else total.to(sharded.device) + sharded
+        """The sum over micro-batches of ``|m_j g_j|^2 / m_j`` by group, ``m_j`` the loss multiplier.
 
-    def small_terms(self, *, preconditioned: bool = False) -> list[list[tuple[Tensor, float]]]:
-        """What ``small_squares`` is the sum of, by group: norms whose squares count with these weights."""
-        measured = self._preconditioned if preconditioned else self._norms
-        return [
-            [(part, 1 / weight) for norms, weight in measured for part in norms[group]]
-            for group in range(len(self._sizes))
-        ]
-
-    def whole_norms(self, *, preconditioned: bool = False) -> Norms:
-        """What ``whole_squares`` is the sum of squares of, by group, where replicas hold no pieces of parameters."""
-        gradients = list(map(_grad, self.parameters))
-        return self.norms.norms(
-            self.preconditioner.norm_proxies(self.parameters, gradients) if preconditioned else gradients
-        )
+        Of pieces that several replicas hold, this replica's part.
+        """
+        own = (self.metric_norms if preconditioned else self.micro_norms).squares()
+        if self.shards is None:
+            return own
+        sharded = self.shards.small_squares(preconditioned=preconditioned)
+        if own is not None and self.shards.by_rounds:
+            own = own / self._copies
+        if own is None or sharded is None:
+            return sharded if own is None else own
+        return own.to(sharded.device) + sharded
 
     def sharded_squares(self, *, preconditioned: bool = False) -> Tensor:
         """This replica's part of the squared norms of sharded gradients, by group, once they are summed."""
@@ -289,16 +271,16 @@ class GradientSum:
             pieces = self.preconditioner.norm_proxies(self.parameters, pieces)
         return self.norms.squares(pieces) / self._copies
 
-    def whole_squares(self, *, preconditioned: bool = False) -> Tensor:
-        """The squared norms, by group, of gradients in ``.grad`` that every replica holds whole."""
+    def whole_norms(self, *, preconditioned: bool = False) -> Norms:
+        """Norms, by group, of gradients in ``.grad`` that every replica holds whole; their squares add up."""
+        gradients: list[Tensor | None] = list(map(_grad, self.parameters))
         if self.shards is not None and self.shards.by_rounds:  # then only sharded gradients were compared
-            gradients: list[Tensor | None] = [None] * len(self.parameters)
-        else:
-            pairs = zip(self.parameters, self._sharded, strict=True)
-            gradients = [None if sharded else parameter.grad for parameter, sharded in pairs]
+            gradients = [None] * len(self.parameters)
+        elif self._any_sharded:
+            gradients = [None if own else each for each, own in zip(gradients, self._sharded, strict=True)]
         if preconditioned:
             gradients = self.preconditioner.norm_proxies(self.parameters, gradients)
-        return self.norms.squares(gradients)
+        return self.norms.norms(gradients)
 
     def sharded_sums(self) -> list[Tensor]:
         """This replica's pieces of the sharded sums, in their place."""

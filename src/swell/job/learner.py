@@ -16,6 +16,7 @@ from swell.gradients.dual_pair import DualPair
 from swell.gradients.factors import BiasClock, scaled
 from swell.gradients.gradient_sum import DENSE, GradientSum
 from swell.gradients.host_figures import HostFigures
+from swell.gradients.norms import squares_of
 from swell.gradients.overlap import Pass
 from swell.gradients.pairs import GradientPairs
 from swell.gradients.second_moment import SecondMoment
@@ -26,6 +27,7 @@ from swell.job.gradient_watch import GradientWatch
 from swell.job.peers import ALONE
 from swell.job.script_settings import settings_of, take_settings
 from swell.job.sending import Sending
+from swell.job.step_loss import StepLoss
 from swell.loop.lr_schedule import LRSchedule
 from swell.rules.auto import dual_norm
 from swell.rules.metric import carries_second_moment, needs_dual, needs_preconditioned, unchanged_at_base
@@ -87,8 +89,7 @@ class Learner:
         self.noise = GradientNoise(base_batch=base_batch, metric=metric, exact=exact)
         self._sharded_squares: Tensor | None = None  # squared norms of sharded gradients, summed over replicas
         self.early = EarlyExchange(self.gradients)
-        # Of the step's micro-batches, with their weights; numbers on the CPU, which has nothing to wait for.
-        self._losses: list[tuple[Tensor | float, float]] = []
+        self.loss = StepLoss()
         self._clock = BiasClock()
         self._watch = _StepWatch(optimizer)
         self.touched = GradientWatch()
@@ -142,21 +143,11 @@ class Learner:
             if again:  # each pass is summed by itself, and squares of parts are not the square of a sum
                 shards.squares_valid = False
 
-    def add_loss(self, loss: Tensor, multiplier: float) -> None:
-        """Count a micro-batch's loss towards the step's mean."""
-        if loss.is_cpu:
-            self._losses.append((loss.item(), multiplier))
-            return
-        part = loss.detach().reshape(1)
-        # Others follow, and a CUDA graph writes them to the same memory.
-        self._losses.append((part if multiplier == 1 else part.clone(), multiplier))
-
     def clear(self) -> None:
         """Forget the step's gradients and loss."""
         self.touched.forget()
         self.gradients.clear()
-        if self._losses:
-            self._losses = []
+        self.loss.clear()
 
     # The update
 
@@ -171,20 +162,16 @@ class Learner:
         if not self.gradients.in_place:
             self.gradients.release(self.gradients.codes())
         if not measured:
-            return self._mean_loss()
+            return self.loss.mean()
         figures = HostFigures()
-        figures.add(self._losses)
-        for preconditioned in (False, True) if self.wants_preconditioned else (False,):
-            for terms in self.gradients.small_terms(preconditioned=preconditioned):
+        figures.add(self.loss.parts)
+        of_metrics = [self.gradients.micro_norms]
+        if self.wants_preconditioned:
+            of_metrics.append(self.gradients.metric_norms)
+        for norms in of_metrics:
+            for terms in norms.terms(len(self.optimizer.param_groups)):
                 figures.add(terms, squared=True)
         return figures
-
-    def _mean_loss(self) -> Tensor | float:
-        """The losses with their weights added up: in float64, unless it is one as it is."""
-        if len(self._losses) == 1 and self._losses[0][1] == 1:
-            return self._losses[0][0]
-        parts = [(loss.double() if isinstance(loss, Tensor) else loss) * weight for loss, weight in self._losses]
-        return sum(parts[1:], parts[0]) if parts else 0.0
 
     def send(self, buffers: Sequence[Tensor], *, measured: bool) -> Sending | None:
         """Send what is left of the step; None where gradients are not summed while they are computed."""
@@ -219,7 +206,7 @@ class Learner:
         return figures
 
     def _figures(self, measured: bool, device: torch.device) -> Tensor:
-        mean = self._mean_loss()
+        mean = self.loss.mean()
         if isinstance(mean, Tensor):
             loss = mean.to(device, torch.float64)
         else:
@@ -279,9 +266,9 @@ class Learner:
         elif len(figures) > 1:
             groups = len(self.optimizer.param_groups) if self.by_dual_norm else 0
             figures, dual = _without_dual(figures, groups, scale)
-            squares = [self.gradients.whole_squares()]
+            squares = [squares_of(self.gradients.whole_norms())]
             if preconditioned:
-                squares.append(self.gradients.whole_squares(preconditioned=True))
+                squares.append(squares_of(self.gradients.whole_norms(preconditioned=True)))
             unscaled = 1.0 if scale is None else scale.double().to(figures.device) ** 2
             whole = torch.cat([part.double().to(figures.device) for part in squares])
             if self._sharded_squares is not None and self._sharded_squares.numel():

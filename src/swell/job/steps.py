@@ -137,7 +137,7 @@ class Steps:
         for learner in learners:
             if step.index > 0 and not learner.gradients.follow():
                 step.touched = "gradients were changed between two micro-batches"
-            learner.add_loss(loss, multiplier)
+            learner.loss.add(loss, multiplier)
             samples = step.mine[step.index].size
             learner.expect(multiplier, measured=step.measured, samples=samples, passes=step.backwards, last=last)
         weighted = loss if multiplier == 1 else loss * multiplier

@@ -236,7 +236,7 @@ class AdaptiveDataParallel(nn.Module):
         job.engine.steps.weigh([self.learner])
         step = loops.step_under_way()
         if isinstance(loss, Tensor) and step is not None:
-            self.learner.add_loss(loss, step.mine[step.index].weight)
+            self.learner.loss.add(loss, step.mine[step.index].weight)
         return loss
 
     def _check(self, step: StepInProgress, *, by_closure: bool) -> None:
