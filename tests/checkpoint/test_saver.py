@@ -16,6 +16,7 @@ from swell.checkpoint.encoding import decode
 from swell.checkpoint.snapshot import HostBuffers
 from swell.errors import CheckpointError
 from tests.checkpoint.states import same, states
+from tests.devices import needs_cuda
 
 
 class Gate:
@@ -211,7 +212,7 @@ def test_copies_keep_their_layout_and_shared_memory_is_copied_once() -> None:
     assert sizes == {weight.numel() * 4, weight[0].numel() * 4}, "each has a storage of its own size"
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 def test_a_state_on_a_device_is_copied_in_the_order_of_its_stream(saving: Saving) -> None:
     weight = torch.zeros(4_000_000, device="cuda")
     for step in range(1, 6):

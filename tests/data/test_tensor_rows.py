@@ -17,6 +17,7 @@ from swell.data.feed import Feed
 from swell.data.span import Span
 from swell.data.tensor_rows import TensorRows
 from swell.errors import LoadError
+from tests.devices import needs_cuda
 
 SHAPES = st.lists(st.integers(0, 3), max_size=3)
 TYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
@@ -119,7 +120,7 @@ def test_an_index_out_of_range_is_named(dataset: Any) -> None:
     assert "index 6 is out of range for a data set of 6 samples" in str(raised.value.__cause__)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@needs_cuda
 def test_rows_on_a_gpu_are_read_there() -> None:
     tensors = torch.randn(300, 5, device="cuda"), torch.arange(300, device="cuda")
     feed = Feed(TensorDataset(*tensors), lambda epoch: Shuffled(300, seed=1, epoch=epoch))

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from swell.gradients.late_readings import LateReadings
-
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+from tests.devices import needs_cuda
 
 
 @pytest.mark.parametrize("exact", [False, True])

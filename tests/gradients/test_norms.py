@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from swell.gradients.norms import GroupNorms, squared_norm
+from tests.devices import needs_cuda
 from tests.reference.gradient_sum import squared_norm as slow_squared_norm
 
 shapes = st.lists(st.integers(0, 4), max_size=2).map(tuple)
@@ -64,7 +65,7 @@ def test_gradients_are_left_as_they_are() -> None:
     assert gradient.tolist() == [3.0, -4.0]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 def test_small_and_large_gradients_on_an_accelerator_are_measured_together_and_apart() -> None:
     generator = torch.Generator().manual_seed(0)
     values: list[Tensor | None] = [torch.randn(n, generator=generator) for n in (3, 2**20 + 1, 7, 2**21)]

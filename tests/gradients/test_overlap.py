@@ -16,9 +16,8 @@ from swell.gradients import overlap as overlapping
 from swell.gradients.gradient_sum import GradientSum
 from swell.gradients.overlap import OverlappedSum, Pass
 from swell.runtime.collective import TorchCollective
+from tests.devices import needs_cuda
 from tests.workers import run_processes
-
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 class Arrived:

@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 
 from swell.gradients.norms import GroupNorms
 from swell.gradients.preconditioner import PACKED, PIECE, SMALL, WARM_UP_STEPS, Preconditioner
+from tests.devices import needs_cuda
 from tests.reference.adaptive_metric import divided
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "Adam": lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.9)),
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, eps=1e-3),

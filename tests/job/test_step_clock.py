@@ -10,6 +10,7 @@ import torch
 
 import swell
 from swell.job.step_clock import Duration, StepClock
+from tests.devices import needs_cuda
 from tests.job.scenario import Points, make_model, mean_loss
 
 
@@ -79,7 +80,7 @@ def test_what_the_user_does_between_steps_is_not_in_their_time() -> None:
     assert all(seconds >= 0.02 for seconds in told) and min(told) < 0.2
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 def test_a_device_is_timed_by_what_it_does_and_not_by_when_it_was_told() -> None:
     clock = StepClock(torch.device("cuda"))
     torch.cuda._sleep(10**8)

@@ -51,7 +51,7 @@ class TensorRows(Dataset[Any]):
         rows = rows.to(tensors[0].device)  # somebody may have moved them since the block was prepared
         if rows.device.type == "cpu":
             return [tensor.index_select(0, rows) for tensor in tensors]
-        return [tensor[rows] for tensor in tensors]  # by kernels that are loaded in a third of the time
+        return [tensor[rows] for tensor in tensors]  # by the kernels that a script's own indexing loads
 
     @staticmethod
     def collate(batch: list[Tensor]) -> list[Tensor]:

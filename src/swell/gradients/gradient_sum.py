@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 
 from swell.gradients.dual_pair import DualPair
 from swell.gradients.kept import KeptGradients
-from swell.gradients.micro_norms import MicroNorms, Norms
-from swell.gradients.norms import WIDE, GroupNorms
+from swell.gradients.micro_norms import MicroNorms
+from swell.gradients.norms import WIDE, GroupNorms, Norms
 from swell.gradients.placement import copies, is_sharded, local
 from swell.gradients.preconditioner import Preconditioner
 from swell.gradients.sharded import ShardedGradients

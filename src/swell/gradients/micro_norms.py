@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from swell.gradients.norms import squares_of
-
-Norms = list[list[Tensor]]  # of pieces of a gradient, by parameter group: what ``GroupNorms.norms`` gives
+from swell.gradients.norms import Norms, squares_of
 
 
 class MicroNorms:

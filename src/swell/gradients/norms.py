@@ -13,6 +13,7 @@ WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # norms of
 # On the CPU it is the other way round.
 PACKED = 2**20
 
+Norms = list[list[Tensor]]  # of pieces of a gradient, by parameter group
 _Kind = tuple[list[int], int, torch.dtype | None]  # places in the list, elements below which to pack, type of norms
 
 
@@ -43,7 +44,7 @@ class GroupNorms:
         """The squared norm of each group's gradients, on the gradients' device; missing ones count as zero."""
         return squares_of(self.norms(gradients))
 
-    def norms(self, gradients: Sequence[Tensor | None]) -> list[list[Tensor]]:
+    def norms(self, gradients: Sequence[Tensor | None]) -> Norms:
         """For each group the norms of pieces of its gradients, whose squares add up to its squared norm."""
         return [self._group(gradients, kinds) for kinds in self._groups]
 
@@ -66,7 +67,7 @@ class GroupNorms:
         return parts
 
 
-def squares_of(norms: Sequence[Sequence[Tensor]]) -> Tensor:
+def squares_of(norms: Norms) -> Tensor:
     """The squared norm of each group, by ``GroupNorms.norms``, on their device."""
     device = next((part.device for parts in norms for part in parts), torch.device("cpu"))
     squares = [_sum_of_squares(parts) if parts else torch.zeros((), device=device) for parts in norms]

@@ -127,7 +127,7 @@ class Preconditioner:
         divisors = self._packed.get(places)
         if divisors is None:
             divisors = self._packed[places] = _flatten_dense_tensors([divisor.second for _, _, divisor in members])
-            # Calls for lists, although it is one tensor: Adam's own kernels, which need not be loaded any more.
+            # Calls for lists, although it is one tensor: mostly Adam's own kernels, which are loaded already.
             torch._foreach_sqrt_([divisors])
             torch._foreach_mul_([divisors], [correction])
             torch._foreach_add_([divisors], members[0][2].eps)

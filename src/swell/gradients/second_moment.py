@@ -82,7 +82,7 @@ def _moments(optimizer: Optimizer) -> Iterator[_Moments]:
 
 
 def _carry_over(portion: list[_Moments], share: float) -> None:
-    """In calls for all of them, by kernels that Adam uses too: others would have to be loaded."""
+    """In a few calls for all of them, mostly by kernels that Adam has loaded."""
     firsts, seconds = [each.first for each in portion], [each.second for each in portion]
     noise = torch._foreach_mul(firsts, firsts)
     noise = [signal.to(second.dtype) for signal, second in zip(noise, seconds, strict=True)]
