@@ -76,7 +76,7 @@ class Factors:
     weight_decay: float = 1.0
     beta_power: float = 1.0  # Adam's betas
     momentum_power: float = 1.0  # SGD's momentum
-    ema_power: float = 1.0  # a model average's decay
+    ema_power: float = 1.0  # a model average's decay; the running statistics of batch norm follow it too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

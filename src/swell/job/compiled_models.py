@@ -1,4 +1,4 @@
-"""Compiled models in steps that are split only to be measured."""
+"""What is known of compiled models, and how they take part in steps that are split only to be measured."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from torch import nn
 
 
 def halves_of_compiled() -> AbstractContextManager[object]:
@@ -17,3 +18,14 @@ def halves_of_compiled() -> AbstractContextManager[object]:
     if "torch._dynamo" not in sys.modules:  # whoever compiles anything has imported it
         return nullcontext()
     return torch.compiler.set_stance("eager_on_recompile")
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether a model, or a part of it, was given to ``torch.compile``."""
+    return any(module._compiled_call_impl is not None or hasattr(module, "_orig_mod") for module in model.modules())
+
+
+def compiled_frames() -> int:
+    """How many pieces of code ``torch.compile`` has worked on in this process so far."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return 0 if dynamo is None else dynamo.counters["frames"]["total"]

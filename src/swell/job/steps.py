@@ -16,6 +16,7 @@ from swell.job.committer import Committer
 from swell.job.habits import Habits
 from swell.job.learner import Clip, Learner
 from swell.job.memory import Memory, is_out_of_memory
+from swell.job.norm_memory import NormMemory
 from swell.job.peers import Peers
 from swell.job.planner import Chosen
 from swell.job.recovery import Gained
@@ -50,6 +51,7 @@ class Steps:
         self.current: StepInProgress | None = None
         self._chosen: Chosen | None = None
         self._habits = Habits(state.pace, peers)
+        self._norms = NormMemory(base_batch=state.pace.base)
         self._updating = False
         self._looping = False
         self.watched = peers.elastic  # whether anybody looks at the marks
@@ -75,6 +77,7 @@ class Steps:
             )
         self._looping = True
         self._committer.rollback.begin_pass(self._state.learners)
+        self._norms.begin(self._state.learners)
         try:
             yield
         finally:
@@ -87,6 +90,7 @@ class Steps:
     def leave(self) -> None:
         """The user left the loader, at its end or before, or closed the job."""
         self._looping = False
+        self._norms.end()
         self._peers.mark("outside")
         if self.current is not None and not self.current.ended:
             for learner in self._state.learners:
@@ -111,6 +115,7 @@ class Steps:
             split=chosen.split,
             stepped=set(self._state.marks.stepped),
         )
+        self._norms.follow(chosen.base_steps, passes=len(self.current.mine))
         self._committer.begin(timed=chosen.timed)
         return self.current
 

@@ -1,0 +1,82 @@
+"""The running statistics of batch norm: their memory is kept in samples, whatever the batch and however it is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from swell.core.types import ScaleState
+from swell.job.compiled_models import compiled_frames, is_compiled
+from swell.job.learner import Learner
+
+
+@dataclass(slots=True)
+class _Norm:
+    module: _NormBase
+    own: float  # the momentum that the script gave it
+    now: float  # the one that it was given here
+
+    def follow(self, power: float) -> None:
+        """Give it another momentum; one that the script has set meanwhile is its own from here on."""
+        if self.module.momentum != self.now:
+            if self.module.momentum is None:
+                return
+            self.own = self.module.momentum
+        self.now = self.module.momentum = self.own if power == 1 else 1 - (1 - self.own) ** power
+
+
+class NormMemory:
+    """Gives norms another momentum while the training loop runs; outside of it, every norm has its own.
+
+    A forward pass in training mode moves a running statistic by its momentum, a tenth by default, so that it is an
+    average over the latest ten batches or so. At several times the base batch those ten steps go back several times as
+    far, over weights that have moved that much more: in the middle of a run the loss in evaluation mode was up to 4.5
+    times the base run's. A running statistic is a model average like any other, and follows where the rule lets
+    such averages follow (``Factors.ema_power``).
+    """
+
+    def __init__(self, *, base_batch: int) -> None:
+        self._base_batch = base_batch
+        self._norms: list[_Norm] = []
+        self._power = 1.0
+        self._compiled = compiled_frames()
+
+    def begin(self, learners: Sequence[Learner]) -> None:
+        """Find the norms of all models; before each pass over the data."""
+        norms: dict[_NormBase, _Norm] = {}
+        for learner in learners:
+            own = {module: _Norm(module, momentum, momentum) for module, momentum in _averaging_norms(learner.model)}
+            if own and self._is_followed(learner):
+                norms |= own
+        self._norms = list(norms.values())
+
+    def _is_followed(self, learner: Learner) -> bool:
+        twice = ScaleState(scale=2.0, base_batch=self._base_batch)
+        return learner.rule.factors(twice).ema_power != 1 and not is_compiled(learner.model)
+
+    def follow(self, base_steps: float, *, passes: int) -> None:
+        """The next step is worth so many base steps by its samples, in so many forward passes on this replica."""
+        power = base_steps / max(passes, 1)
+        # Compiled code is made for one momentum; with another it would be compiled again, and soon given up.
+        if power != self._power and self._norms and compiled_frames() == self._compiled:
+            self._give(power)
+
+    def end(self) -> None:
+        """The loop was left: every norm has its own momentum again."""
+        if self._power != 1:
+            self._give(1.0)
+
+    def _give(self, power: float) -> None:
+        for norm in self._norms:
+            norm.follow(power)
+        self._power = power
+
+
+def _averaging_norms(model: nn.Module) -> Iterator[tuple[_NormBase, float]]:
+    """The norms that keep running statistics, with their momentum; without one they are means of all batches."""
+    for module in model.modules():
+        if isinstance(module, _NormBase) and module.track_running_stats and module.momentum:
+            yield module, module.momentum
