@@ -25,8 +25,8 @@ def test_it_stays_at_the_base_batch_while_nothing_is_known_of_the_noise_scale():
 def test_a_surer_noise_scale_is_awaited_where_it_may_change_the_choice(policy):
     assert policy.awaits(None) and not policy.awaits(estimate(1000.0))
     assert policy.awaits(estimate(1000.0, sure=False))
-    # From 8 base batches on the noise scale counts as 8, if a price is set: its lower end is a tenth of it here.
-    assert policy.awaits(estimate(10 * 8 * 128 + 1.0, sure=False)) == (policy.price is None)
+    # From 5 base batches on the noise scale counts as 5, if a price is set: its lower end is a tenth of it here.
+    assert policy.awaits(estimate(10 * 5 * 128 + 1.0, sure=False)) == (policy.price is None)
 
 
 def test_without_exploring_the_layout_is_left_alone_until_then_too():
@@ -109,10 +109,10 @@ def test_in_doubt_a_batch_above_the_price_does_not_grow_further(interval):
 
 @pytest.mark.parametrize("least", [0.0, 2.0, 15.0])
 def test_a_batch_that_is_too_dear_whatever_the_noise_may_be_is_taken_back_in_doubt(least):
-    policy, most = Goodput(32, max=1024, price=1.4), 80.0
+    policy, most = Goodput(32, max=1024, price=1.75), 80.0
     now = in_doubt_at(384, (least, most), noise_scale=30)
     assert now.noise is not None and not now.noise.sure
     chosen = policy.batch(now)
-    assert 32 <= chosen <= 1.4**2 * (most + 32) - most  # worth its price at the most noise there may be
+    assert 32 <= chosen <= 1.75**2 * (most + 32) - most  # worth its price at the most noise there may be
     assert policy.batch(in_doubt_at(384, (least, 1000.0), noise_scale=30)) == 384  # here it may be worth it
-    assert Goodput(32, max=1024, price=1.4, monotone=True).batch(now) == 384
+    assert Goodput(32, max=1024, price=1.75, monotone=True).batch(now) == 384

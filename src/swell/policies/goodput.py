@@ -35,7 +35,7 @@ from swell.policies.goodput_trials import (
 
 _HOPE = 0.25  # the most by which a layout that was never measured may be assumed better than predicted
 _ENTERED = 0.8  # the part of the slack that a choice uses, so that it is not left again at once
-_FAR = 8  # base batches; a noise scale beyond promises worth that no training showed
+_FAR = 5  # base batches; a noise scale beyond promises worth that no training showed
 _APART = 1.25  # by which factor a batch must differ to be chosen for its fewer samples or steps, or left for its price
 
 
@@ -75,7 +75,7 @@ class Goodput:
     **Price.** A larger batch may save time and still waste samples. ``price`` is the most samples that a step may take
     for one sample of the base run; no batch is chosen at which a sample is worth less, by the law of the rule, than
     ``1 / price`` of one in the base batch. Far from the batch that was tuned for, no law was right in real trainings,
-    so a noise scale above 8 base batches counts as 8: with the default price and ``rule="auto"`` that is 12 times the
+    so a noise scale above 5 base batches counts as 5: with the default price and ``rule="auto"`` that is 13 times the
     base batch at most, or 5.5 times where a step counts by the gain alone (Muon). None for no limit: time alone counts.
 
     The choice is a function of the observation alone, so a log can be replayed; ``explain`` gives its reasons.
@@ -96,7 +96,7 @@ class Goodput:
     explore: float = 0.05
     slack: float = 0.05
     prefer: Literal["samples", "steps"] = "samples"
-    price: float | None = 1.5
+    price: float | None = 1.75
     shrink: bool = False
     monotone: bool = False
 
@@ -119,7 +119,7 @@ class Goodput:
                 f"prefer is {self.prefer!r}; expected 'samples' or 'steps'. Leave it out for fewer samples."
             )
         if self.price is not None:
-            assign(self, price=number(self.price, name="price", at_least=1, example=1.5))
+            assign(self, price=number(self.price, name="price", at_least=1, example=1.75))
 
     def worlds(self, among: Iterable[int]) -> list[WorldBounds]:
         """For each number of replicas the smallest and the largest batch there, or the bounds that rule it out.
