@@ -18,6 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from datetime import date
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -33,7 +34,7 @@ def seconds_of(task: Task, problem: Problem, device: str, *, compiled: bool) -> 
     torch._dynamo.reset()
     model = make_model(problem, device, 0)
     optimizers = task.optimizers(model, 1.0)
-    run = torch.compile(model) if compiled else model
+    run: Any = torch.compile(model) if compiled else model
     source = batches(problem, task.base, 0)
     moments = [time.perf_counter()]
     for count in (WARM, TIMED):
