@@ -50,7 +50,10 @@ def test_arguments_are_broadcast(law: Params, one: dict[str, int], other: dict[s
 
 @given(law=laws, step=steps, axis=st.sampled_from(["micro_batch", "accumulation"]))
 def test_more_samples_take_longer(law: Params, step: dict[str, int], axis: str) -> None:
-    assert predict(law, **{**step, axis: step[axis] + 1}) > predict(law, **step)
+    more = {**step, axis: step[axis] + 1}
+    assert predict(law, **more) >= predict(law, **step) * (1 - 1e-12)  # a long exchange may hide all of it
+    open_law = dataclasses.replace(law, gamma=1.0)  # hides nothing
+    assert predict(open_law, **more) > predict(open_law, **step)
 
 
 @given(law=laws, step=steps)
