@@ -3,7 +3,8 @@
     SWELL_DATA=... python benchmarks/worth/compiled.py [--tasks gpt vit] [--workers 4] [--out compiled.json]
 
 First every task is compiled in a process of its own, ``--workers`` at once, with nothing in torch's cache: what a user
-waits for in the first run of a script. Then one process after the other finds the code there and times steps alone.
+waits for in the first run of a script. Then one process finds the code there and times the steps of one task after the
+other.
 """
 
 from __future__ import annotations
@@ -46,25 +47,26 @@ def seconds_of(task: Task, problem: Problem, device: str, *, compiled: bool) -> 
     return {"first_s": moments[1] - moments[0], "step_s": (moments[2] - moments[1]) / TIMED}
 
 
-def measure(name: str, device: str, *, eager: bool) -> dict[str, float]:
-    """A task in this process: compiled, between two times of the eager loop."""
+def prepare(name: str, device: str) -> tuple[Task, Problem]:
+    """A task whose eager loop has run, so that what both loops need is loaded."""
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     task = TASKS[name]
     problem = task.problem(device)
-    seconds_of(task, problem, device, compiled=False)  # loads what both loops need
-    before = seconds_of(task, problem, device, compiled=False) if eager else {"step_s": 0.0}
-    found = seconds_of(task, problem, device, compiled=True)
-    after = seconds_of(task, problem, device, compiled=False) if eager else {"step_s": 0.0}
-    return {**found, "eager_step_s": (before["step_s"] + after["step_s"]) / 2}
+    seconds_of(task, problem, device, compiled=False)
+    return task, problem
 
 
 def cold(name: str, device: str) -> float:
-    try:
-        return measure(name, device, eager=False)["first_s"]
-    except Exception as error:
-        print(f"{name}: {type(error).__name__}: {str(error)[:200]}", flush=True)
-        return float("nan")
+    """Seconds of the first steps with nothing in torch's cache."""
+    return seconds_of(*prepare(name, device), device, compiled=True)["first_s"]
+
+
+def measure(name: str, device: str) -> dict[str, float]:
+    """The compiled loop, between two times of the eager one."""
+    task, problem = prepare(name, device)
+    before, found, after = (seconds_of(task, problem, device, compiled=which) for which in (False, True, False))
+    return {**found, "eager_step_s": (before["step_s"] + after["step_s"]) / 2}
 
 
 def main() -> None:
@@ -84,12 +86,7 @@ def main() -> None:
         name = torch.cuda.get_device_name() if given.device == "cuda" else f"{os.cpu_count()} cores"
         facts = {"date": str(date.today()), "machine": f"{name}, torch {torch.__version__}", "tasks": {}}
         for task in given.tasks:
-            try:
-                found = measure(task, given.device, eager=True)
-            except Exception as error:
-                print(f"{task}: {type(error).__name__}: {str(error)[:200]}", flush=True)
-                continue
-            steps = TASKS[task].steps
+            found, steps = measure(task, given.device), TASKS[task].steps
             row = {**found, "cold_s": first[task], "eager_s": steps * found["eager_step_s"]}
             row["compiled_s"] = row["cold_s"] + (steps - WARM) * found["step_s"]
             facts["tasks"][task] = row

@@ -124,6 +124,22 @@ def test_a_rule_around_constant_lets_them_follow() -> None:
     torch.testing.assert_close(means(network(), batch=24, rule=rule)[-1], plain_mean(), rtol=1e-9, atol=0)
 
 
+class CountsOnNoise:
+    """A rule of a script, for a policy that leaves the base batch only when the noise is known."""
+
+    def factors(self, state: swell.ScaleState) -> swell.Factors:
+        assert state.scale == 1 or state.moments is not None
+        return swell.Factors(ema_power=state.scale)
+
+    def gain(self, state: swell.ScaleState) -> float:
+        return 1.0
+
+
+def test_a_rule_that_counts_on_a_known_noise_is_not_asked_without() -> None:
+    found = means(network(), batch=BASE, rule=CountsOnNoise())
+    torch.testing.assert_close(found[-1], plain_mean(), rtol=1e-12, atol=0)
+
+
 def test_outside_of_the_loop_every_norm_has_its_own_momentum() -> None:
     model = network(0.2)
     job = swell.Job(batch=6 * BASE, base=BASE, micro=ROWS, rule="linear", statistics=False, progress=False)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from swell.core.types import ScaleState
 from swell.job.compiled_models import compiled_frames, is_compiled
 from swell.job.learner import Learner
+from swell.rules.ema import averages_follow
 
 
 @dataclass(slots=True)
@@ -38,8 +38,7 @@ class NormMemory:
     such averages follow (``Factors.ema_power``).
     """
 
-    def __init__(self, *, base_batch: int) -> None:
-        self._base_batch = base_batch
+    def __init__(self) -> None:
         self._norms: list[_Norm] = []
         self._power = 1.0
         self._compiled = compiled_frames()
@@ -49,16 +48,12 @@ class NormMemory:
         norms: dict[_NormBase, _Norm] = {}
         for learner in learners:
             own = {module: _Norm(module, momentum, momentum) for module, momentum in _averaging_norms(learner.model)}
-            if own and self._is_followed(learner):
+            if own and averages_follow(learner.rule) and not is_compiled(learner.model):
                 norms |= own
         self._norms = list(norms.values())
 
-    def _is_followed(self, learner: Learner) -> bool:
-        twice = ScaleState(scale=2.0, base_batch=self._base_batch)
-        return learner.rule.factors(twice).ema_power != 1 and not is_compiled(learner.model)
-
     def follow(self, base_steps: float, *, passes: int) -> None:
-        """The next step is worth so many base steps by its samples, in so many forward passes on this replica."""
+        """The next step has the samples of ``base_steps`` base batches, in ``passes`` forward passes here."""
         power = base_steps / max(passes, 1)
         # Compiled code is made for one momentum; with another it would be compiled again, and soon given up.
         if power != self._power and self._norms and compiled_frames() == self._compiled:

@@ -51,7 +51,7 @@ class Steps:
         self.current: StepInProgress | None = None
         self._chosen: Chosen | None = None
         self._habits = Habits(state.pace, peers)
-        self._norms = NormMemory(base_batch=state.pace.base)
+        self._norms = NormMemory()
         self._updating = False
         self._looping = False
         self.watched = peers.elastic  # whether anybody looks at the marks
@@ -77,8 +77,8 @@ class Steps:
             )
         self._looping = True
         self._committer.rollback.begin_pass(self._state.learners)
-        self._norms.begin(self._state.learners)
         try:
+            self._norms.begin(self._state.learners)
             yield
         finally:
             self.leave()

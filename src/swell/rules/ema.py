@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from swell.core.protocols import Rule
-from swell.core.types import Factors, ScaleState
+from swell.core.types import Factors, Moments, ScaleState
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +30,17 @@ class KeepAverageTime:
 
     def gain(self, state: ScaleState) -> float:
         return self.rule.gain(state)
+
+
+def averages_follow(rule: Rule) -> bool:
+    """Whether a rule lets the decay of a model average follow the batch; asked of a step at twice the base batch.
+
+    The noise is known in that step, because a rule of your own may count on that above the base batch.
+
+    >>> from swell.rules import Constant, Linear
+    >>> averages_follow(Linear()), averages_follow(Constant()), averages_follow(KeepAverageTime(Constant()))
+    (True, False, True)
+    """
+    known = Moments(signal=1.0, noise=1.0)
+    twice = ScaleState(scale=2.0, base_batch=1, moments=known, preconditioned=known, dual=known)
+    return rule.factors(twice).ema_power != 1
