@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import swell
 from swell.core.order import Shuffled
-from swell.job.rollback import SMALL, Rollback
+from swell.job.rollback import SMALL, THOROUGH, Rollback
 from swell.runtime.faults import Faults, fail_at
 from tests.job.elastic_history import PATIENCE
 from tests.job.scenario import Points, mean_loss
@@ -163,3 +163,65 @@ def test_buffers_that_were_given_other_memory_between_two_steps_come_back_from_t
     assert state_of(model) != before
     rollback.undo()
     assert state_of(model) == before
+
+
+class Replacing(nn.Module):
+    """Has a buffer that every forward pass replaces by another tensor, as averages written without in-place calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("average", torch.zeros(3))
+        self.register_buffer("written", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.average = 0.9 * self.average + 0.1 * x.detach().mean(0)
+        self.written += 1  # type: ignore[operator]
+        return (x * self.weight).sum()
+
+
+@pytest.mark.parametrize("steps", [1, THOROUGH - 1, THOROUGH, THOROUGH + 1, 2 * THOROUGH + 5])
+def test_a_buffer_that_is_replaced_in_every_step_comes_back_however_long_the_run_is(steps: int) -> None:
+    model = Replacing()
+    rollback = kept(model)
+    for _ in range(steps):
+        model(torch.randn(4, 3))
+        rollback.begin_step()
+    before = copy.deepcopy(state_of(model))
+    model(torch.randn(4, 3))
+    assert state_of(model) != before
+    rollback.undo()
+    assert state_of(model) == before
+
+
+def test_a_buffer_that_was_replaced_some_steps_ago_keeps_its_present_values() -> None:
+    model = make_model()
+    rollback = kept(model)
+    for _ in range(THOROUGH + 3):
+        rollback.begin_step()
+    model[1].running_mean = torch.full((5,), 3.0, dtype=torch.float64)  # type: ignore[index]
+    rollback.begin_step()
+    model(torch.randn(8, 6, dtype=torch.float64))
+    moved = model[1].running_mean.clone()  # type: ignore[index,union-attr,operator]
+    rollback.undo()
+    assert torch.equal(model[1].running_mean, moved), "a value of another step would be worse"  # type: ignore[index]
+    for _ in range(THOROUGH):
+        rollback.begin_step()
+    model(torch.randn(8, 6, dtype=torch.float64))
+    rollback.undo()
+    assert torch.equal(model[1].running_mean, moved), "by now it is known"  # type: ignore[index]
+
+
+def test_a_buffer_that_was_replaced_between_two_passes_over_the_data_is_noticed() -> None:
+    model = make_model()
+    rollback = kept(model)
+    job = swell.Job(batch=4, device="cpu")
+    job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(THOROUGH + 3):
+        rollback.begin_step()
+    model[1].running_mean = torch.ones(5, dtype=torch.float64)  # type: ignore[index]
+    rollback.begin_pass(job.engine.state.learners)
+    rollback.begin_step()
+    model(torch.randn(8, 6, dtype=torch.float64))
+    rollback.undo()
+    assert model[1].running_mean.tolist() == [1.0] * 5  # type: ignore[index,union-attr,operator]

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler, T
 
 import swell
 from swell.errors import ConfigError, LoopError
+from swell.job.gradient_watch import THOROUGH, Change, GradientWatch
 from tests.job.scenario import Points, make_model, mean_loss
 from tests.workers import run_workers
 
@@ -104,6 +105,25 @@ def test_where_the_batch_may_change_it_is_told_before_it_is_refused() -> None:
 def test_gradients_that_are_gone_are_missed_at_once(micro: int) -> None:
     with pytest.raises(LoopError, match=rf"{micro} of the step's 8 samples are gone.*zero_grad"):
         go(cleared, micro=micro)
+
+
+def test_gradients_of_a_large_model_are_watched_in_long_runs_too() -> None:
+    """Between two thorough looks some gradients are watched: of those that are there, the first and the last."""
+    watch, parameters = GradientWatch(), [nn.Parameter(torch.ones(2)) for _ in range(40)]
+    for look in range(3 * THOROUGH):
+        for place, parameter in enumerate(parameters):
+            parameter.grad = None if place in (0, 39) else torch.ones(2)  # frozen, or not used
+        watch.remember(parameters)
+        if look % 2:
+            assert watch.change() is Change.NONE
+            continue
+        for parameter in parameters[1:39]:
+            if look % 4:
+                assert parameter.grad is not None
+                parameter.grad.mul_(2)
+            else:
+                parameter.grad = None
+        assert watch.change() is (Change.WRITTEN if look % 4 else Change.GONE), look
 
 
 def with_scaler(body: Callable[[Any, Any, Any, Any, Tensor, Tensor], None], *, micro: int) -> int:

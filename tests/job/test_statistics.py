@@ -388,3 +388,44 @@ def test_parameters_added_later_are_measured_from_the_next_step_on() -> None:
     for group, part in zip(job.noise.groups, (slice(0, 2), slice(2, 4)), strict=True):
         twin = signal_and_noise([flat(gradients[part]) for gradients in small[2:]], [4, 4], batch=8)
         assert (group.signal, group.noise) == pytest.approx(twin, rel=1e-10)
+
+
+ADDED_AT, STEPS = 5, 12
+
+
+def unfrozen_in_the_body(place: tuple[str, int], *, scale: int) -> list[Tensor]:
+    """Train the first layer, and both from a step on in whose body, at some place, the last one is added."""
+    job = swell.Job(batch=swell.Fixed(8 * scale, base=8), micro=4 * scale, rule="linear", statistics=scale == 1)
+    model = make_model()
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.05)  # type: ignore[index]
+    job.wrap(model, optimizer)
+    loader, micro = job.loader(Points(8 * scale * STEPS), shuffle=False), 0
+
+    def add(where: str) -> None:
+        if place == (where, micro) and job.steps == ADDED_AT and len(optimizer.param_groups) == 1:
+            optimizer.add_param_group({"params": list(model[2].parameters())})  # type: ignore[index]
+
+    for x, y, index in loader:
+        micro = int(index[0]) // (4 * scale) % 2
+        add("before backward")
+        job.backward(mean_loss(model, x, y))
+        add("after backward")
+        job.step()
+    assert job.steps == STEPS
+    job.close()
+    return [p.detach() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("scale", [1, 2])
+@pytest.mark.parametrize("place", [("before backward", 0), ("after backward", 0), ("before backward", 1)])
+def test_parameters_added_in_the_body_are_trained_from_that_step_on(place: tuple[str, int], scale: int) -> None:
+    points, model = Points(8 * scale * STEPS), make_model()
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.05 * scale)  # type: ignore[index]
+    for step, rows in enumerate(torch.arange(len(points)).split(8 * scale)):
+        if step == ADDED_AT:
+            optimizer.add_param_group({"params": list(model[2].parameters())})  # type: ignore[index]
+        model.zero_grad()
+        mean_loss(model, points.x[rows], points.y[rows]).backward()
+        optimizer.step()
+    for ours, theirs in zip(unfrozen_in_the_body(place, scale=scale), model.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-10, atol=1e-12)

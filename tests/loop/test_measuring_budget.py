@@ -96,3 +96,20 @@ def test_a_damaged_state_is_refused_and_changes_nothing() -> None:
     with pytest.raises(CheckpointError, match="measuring budget"):
         budget.load_state_dict({"total_s": 1.0})
     assert budget.state_dict() == before
+
+
+@given(st.lists(st.tuples(st.sampled_from(["measured", "by itself", "on average"]), st.floats(0.5, 2.0)), max_size=60))
+def test_times_that_are_right_only_on_average_count_for_the_sum_alone(steps: list[tuple[str, float]]) -> None:
+    budget, twin = MeasuringBudget(), MeasuringBudget()  # the twin hears of the other steps only
+    on_average = 0.0
+    for kind, step_s in [("by itself", 1.0)] * 3 + steps:
+        budget.committed(SHAPE, measured=kind == "measured", by_itself=kind != "on average")
+        budget.timed(step_s)
+        if kind == "on average":
+            on_average += step_s
+        else:
+            twin.committed(SHAPE, measured=kind == "measured")
+            twin.timed(step_s)
+    for name, value in twin.state_dict().items():
+        expected = value + on_average if name == "total_s" else value
+        assert budget.state_dict()[name] == (pytest.approx(expected) if name == "total_s" else expected)

@@ -47,10 +47,11 @@ class TensorRows(Dataset[Any]):
         return torch.from_numpy(numbers).to(dataset.tensors[0].device)
 
     def __getitems__(self, rows: Tensor) -> list[Tensor]:
-        tensors = _whole(self.dataset).tensors
-        rows = rows.to(tensors[0].device)  # somebody may have moved them since the block was prepared
-        if rows.device.type == "cpu":
+        dataset = self.dataset
+        tensors = dataset.tensors if type(dataset) is TensorDataset else _whole(dataset).tensors
+        if rows.is_cpu and tensors[0].is_cpu:
             return [tensor.index_select(0, rows) for tensor in tensors]
+        rows = rows.to(tensors[0].device)  # somebody may have moved them since the block was prepared
         return [tensor[rows] for tensor in tensors]  # by the kernels that a script's own indexing loads
 
     @staticmethod

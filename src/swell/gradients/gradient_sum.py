@@ -31,7 +31,7 @@ class GradientSum:
     once and copies nothing; with a single micro-batch the sum *is* that gradient. A ``zero_grad()`` does no harm, and
     half-precision gradients are added up in float32.
 
-    What depends on the parameters alone is worked out once, and again after ``clear`` when some were added.
+    What depends on the parameters alone is worked out once, and again in ``clear`` when some were added.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -49,12 +49,18 @@ class GradientSum:
         self._hand_over = False  # whether the user's loop changes gradients between micro-batches
         self._measured = False  # whether anything of the step was
         self._sums: list[Tensor | None] = []
-        self.clear()
+        self.micro_norms, self.metric_norms = MicroNorms(), MicroNorms()  # of the gradient, and in Adam's metric
+        self._read_groups()
+        self.forget()
 
     def clear(self) -> None:
-        """Forget the step: its sums, its norms and what is left in ``.grad``; take in parameters added since."""
+        """Forget the step, and take in parameters that were added since."""
         if self.outdated:
             self._read_groups()
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the step: its sums, its norms and what is left in ``.grad``."""
         if self._sums:
             self._sums = []
         self._codes: str | None = None
@@ -63,7 +69,7 @@ class GradientSum:
         if self._measured:
             self._measured = False
             self.preconditioner.refresh()
-        self.micro_norms, self.metric_norms = MicroNorms(), MicroNorms()  # of the gradient, and in Adam's metric
+            self.micro_norms, self.metric_norms = MicroNorms(), MicroNorms()
         if self.shards is not None:
             self.shards.clear()
         if self.pair is not None:
@@ -74,6 +80,7 @@ class GradientSum:
     def _read_groups(self) -> None:
         groups = [group["params"] for group in self._optimizer.param_groups]
         self._sizes = [len(group) for group in groups]
+        self.num_groups = len(groups)  # that gradients are measured by
         self.parameters = [parameter for group in groups for parameter in group]
         self.norms = GroupNorms(self.parameters, self._sizes)
         self._sharded = [is_sharded(parameter) for parameter in self.parameters]
@@ -93,7 +100,7 @@ class GradientSum:
 
     @property
     def outdated(self) -> bool:
-        """Whether parameters were added to the optimizer since ``clear``."""
+        """Whether parameters were added to the optimizer that are not taken in yet."""
         return list(map(len, map(_params, self._optimizer.param_groups))) != self._sizes
 
     def weigh(self, multiplier: float) -> None:

@@ -37,9 +37,9 @@ class HostFigures:
         self._sums.append((constant, places, squared))
 
     @property
-    def device(self) -> torch.device:
-        """Where the numbers are."""
-        return self._numbers[0].device if self._numbers else torch.device("cpu")
+    def is_cuda(self) -> bool:
+        """Whether the numbers are on a CUDA device."""
+        return bool(self._numbers) and self._numbers[0].is_cuda
 
     def numbers(self) -> Tensor:
         """What the host needs, as one tensor."""

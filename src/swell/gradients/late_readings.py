@@ -29,24 +29,24 @@ class LateReadings(Generic[Payload]):
         self._copies: list[tuple[Tensor, Payload]] = []  # on their way to the host
         self._marked = False  # whether the event stands after the latest of them
         self._marked_at = 0.0
-        self._pinned: dict[tuple[int, int, torch.dtype], Tensor] = {}  # by place in the list, length and type
+        self._pinned: dict[tuple[int, torch.Size, torch.dtype], Tensor] = {}  # by place in the list, shape and type
         self._arrival: torch.cuda.Event | None = None
         self._current: CurrentStream | None = None
         self._stream: Any = None  # that the copies are queued on
 
     def push(self, figures: Tensor, payload: Payload, *, urgent: bool = True) -> list[tuple[list[float], Payload]]:
-        """Take new figures, a list of numbers; return those that can be read without waiting, oldest first.
+        """Take new figures, one number or a list; return those that can be read without waiting, oldest first.
 
         Figures that are not ``urgent`` may wait for those of the next few steps, if steps are short.
         """
-        if self._exact or figures.device.type != "cuda":
-            return [*self.drain(), (figures.tolist(), payload)]
+        if self._exact or not figures.is_cuda:
+            return [*self.drain(), (figures.reshape(-1).tolist(), payload)]
         if self._arrival is None or self._current is None:
             self._arrival, self._current = torch.cuda.Event(), CurrentStream(figures.device)
         stream = self._current.get()
         ready = self.drain() if self._marked or stream is not self._stream else []
         self._stream = stream
-        kind = len(self._copies), len(figures), figures.dtype
+        kind = len(self._copies), figures.shape, figures.dtype
         numbers = self._pinned.get(kind)
         if numbers is None:
             numbers = self._pinned[kind] = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
@@ -67,4 +67,4 @@ class LateReadings(Generic[Payload]):
             self._arrival.record(self._stream)
         self._arrival.synchronize()
         copies, self._copies, self._marked = self._copies, [], False
-        return [(numbers.tolist(), payload) for numbers, payload in copies]
+        return [(numbers.reshape(-1).tolist(), payload) for numbers, payload in copies]

@@ -102,11 +102,11 @@ class Committer:
         if chosen.observation is not None:
             self._report_change(chosen, chosen.observation)
         pace.timed(outcome.last_s)
-        if chosen.timed:
+        if chosen.budgeted:
             state.measuring.timed(outcome.last_s)
             if step.plan.global_batch == chosen.batch:  # the short last step of an epoch says little
                 shape = shape_of(step.plan, split=step.split)
-                state.measuring.committed(shape, measured=step.measured or step.paired)
+                state.measuring.committed(shape, measured=step.measured or step.paired, by_itself=chosen.timed)
         pace.committed(
             step.plan,
             batch=chosen.batch,

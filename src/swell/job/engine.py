@@ -142,13 +142,10 @@ class Engine:
 
     def _signals(self, samples: int) -> Signals:
         """What this replica votes for, for the moment after a step of ``samples`` samples."""
-        reachable = not self.peers.undisturbed
-        return Signals(
-            noticed=reachable and self.peers.notice() is not None,
-            pending=reachable and self.peers.pending(),
-            due=self.saving.due(samples),
-            seconds=self.state.milestones.seconds,
-        )
+        due, seconds = self.saving.due(samples), self.state.milestones.seconds
+        if self.peers.undisturbed:
+            return Signals(False, False, due, seconds)
+        return Signals(self.peers.notice() is not None, self.peers.pending(), due, seconds)
 
     def _after_commit(self, step: int) -> None:
         if not self._prepared:  # now the optimizers have their states

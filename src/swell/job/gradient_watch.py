@@ -8,7 +8,6 @@ from enum import Enum
 from torch import Tensor
 
 THOROUGH = 64  # micro-batches at the start that are looked at whole, and the interval after them
-FEW = 8  # parameters that are looked at otherwise: who clips or clears gradients mostly does so with all
 
 
 class Change(Enum):
@@ -23,24 +22,23 @@ class GradientWatch:
     """Remembers the gradients that a backward pass left, by identity and by torch's count of writes to each.
 
     It reads no gradient, so nothing waits for the device. All parameters are compared at first and now and then, and
-    eight of them otherwise, so that a large model pays nothing.
+    three of them otherwise, so that a large model pays nothing: who clips or clears gradients mostly does so with all.
     """
 
     def __init__(self) -> None:
         self._seen: list[tuple[Tensor, Tensor, int]] = []  # a parameter, its gradient, writes to it
         self._looks = 0
         self._all: Sequence[Tensor] = ()  # the parameters that were given last
-        self._few: list[Tensor] = []  # some of them
+        self._few: Sequence[Tensor] = ()  # some of those that had a gradient when all were looked at
 
     def remember(self, parameters: Sequence[Tensor]) -> None:
         """A backward pass is done."""
-        if parameters is not self._all:
-            self._all, last = parameters, len(parameters) - 1
-            places = range(last + 1) if last < FEW else [place * last // (FEW - 1) for place in range(FEW)]
-            self._few = [parameters[place] for place in places]
-        if self._looks >= THOROUGH and self._looks % THOROUGH:
-            parameters = self._few
-        self._seen = [(p, gradient, gradient._version) for p in parameters if (gradient := p.grad) is not None]
+        thorough = parameters is not self._all or self._looks < THOROUGH or self._looks % THOROUGH == 0
+        looked_at = parameters if thorough else self._few
+        self._seen = seen = [(p, gradient, gradient._version) for p in looked_at if (gradient := p.grad) is not None]
+        if thorough:
+            places = {0, len(seen) // 2, len(seen) - 1} if seen else ()
+            self._all, self._few = parameters, [seen[place][0] for place in sorted(places)]
 
     def change(self) -> Change:
         """What became of the gradients since; they are forgotten."""

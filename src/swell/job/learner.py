@@ -104,6 +104,11 @@ class Learner:
         return self.gradients.shards is not None
 
     @property
+    def communicates(self) -> bool:
+        """Whether its gradients are exchanged in the backward pass itself."""
+        return self.early.overlap is not None or self.gradients.shards is not None
+
+    @property
     def wants_preconditioned(self) -> bool:
         """Whether the rule needs moments in Adam's metric and the optimizer has that metric by now."""
         return self._by_metric and self.gradients.preconditioner.warm
@@ -119,14 +124,16 @@ class Learner:
     # Before and during the backward passes
 
     def follow_groups(self) -> None:
-        """Before a step: take in parameters that were added since the last one; figures of other groups are dropped."""
-        if self.gradients.outdated:
-            self.early.end()
-            self.noise.drain()
-            self.gradients.clear()
-            if self.pairs is not None:
-                self.pairs.clear()
-            self.noise.reset()
+        """Before the first backward pass of a step: take in parameters that were added.
+
+        Figures of other groups are dropped, and gradients that passes before have left in those parameters.
+        """
+        self.early.end()
+        self.noise.drain()
+        self.gradients.clear()
+        if self.pairs is not None:
+            self.pairs.clear()
+        self.noise.reset()
 
     def expect(self, multiplier: float, *, measured: bool, samples: int, passes: int, last: bool) -> None:
         """A backward pass of a loss with this weight is next; the micro-batch, of ``samples``, had ``passes`` before.
@@ -146,7 +153,7 @@ class Learner:
     def clear(self) -> None:
         """Forget the step's gradients and loss."""
         self.touched.forget()
-        self.gradients.clear()
+        self.gradients.forget()
         self.loss.clear()
 
     # The update
@@ -169,7 +176,7 @@ class Learner:
         if self.wants_preconditioned:
             of_metrics.append(self.gradients.metric_norms)
         for norms in of_metrics:
-            for terms in norms.terms(len(self.optimizer.param_groups)):
+            for terms in norms.terms(self.gradients.num_groups):
                 figures.add(terms, squared=True)
         return figures
 
@@ -208,7 +215,7 @@ class Learner:
     def _figures(self, measured: bool, device: torch.device) -> Tensor:
         mean = self.loss.mean()
         if isinstance(mean, Tensor):
-            loss = mean.to(device, torch.float64)
+            loss = mean.to(device, torch.float64).reshape(1)
         else:
             loss = torch.tensor([mean], dtype=torch.float64, device=device)
         if not measured:
@@ -216,7 +223,7 @@ class Learner:
         squares = [self.gradients.small_squares()]
         if self.wants_preconditioned:
             squares.append(self.gradients.small_squares(preconditioned=True))
-        groups = len(self.optimizer.param_groups)
+        groups = self.gradients.num_groups
         parts = [torch.zeros(groups, device=device) if part is None else part.to(device) for part in squares]
         if self.gradients.shards is not None and not self.gradients.shards.squares_valid:
             parts = [part * torch.nan for part in parts]  # dropped, and counted, by all replicas
@@ -262,9 +269,9 @@ class Learner:
             assert pair is not None, "a loss alone is passed on as it is"
             figures = pair.new_tensor([figures])
         if pair is not None:
-            figures = torch.cat([figures[:1].double(), pair.to(figures.device)])
-        elif len(figures) > 1:
-            groups = len(self.optimizer.param_groups) if self.by_dual_norm else 0
+            figures = torch.cat([figures.reshape(-1)[:1].double(), pair.to(figures.device)])
+        elif figures.numel() > 1:
+            groups = self.gradients.num_groups if self.by_dual_norm else 0
             figures, dual = _without_dual(figures, groups, scale)
             squares = [squares_of(self.gradients.whole_norms())]
             if preconditioned:
@@ -279,6 +286,8 @@ class Learner:
     def states(self, *, scale: float, progress: float, samples: int) -> tuple[list[ScaleState], ScaleState]:
         """What the rule sees of each parameter group, and of all of them together."""
         plain, metric = self.noise.plain.estimate(), self.noise.metric.estimate()
+        if len(self.optimizer.param_groups) != self.gradients.num_groups:  # some were added within the step
+            plain = metric = None
         position = {"scale": scale, "base_batch": self._base_batch, "progress": progress, "samples": samples}
         name = "dual" if self.by_dual_norm else "preconditioned"
         states = []
@@ -294,7 +303,8 @@ class Learner:
         if scale == 1 and self._by_noise_alone:
             return (_UNCHANGED,) * len(self.optimizer.param_groups), 1.0
         plain, metric, latest = self.noise.plain.estimate(), self.noise.metric.estimate(), self._latest
-        if self._by_noise_alone and scale == latest.scale and plain is latest.plain and metric is latest.metric:
+        same = scale == latest.scale and plain is latest.plain and metric is latest.metric
+        if same and self._by_noise_alone and len(latest.factors) == len(self.optimizer.param_groups):
             return latest.factors, latest.gain
         groups, total = self.states(scale=scale, progress=progress, samples=samples)
         factors, gain = tuple([self.rule.factors(state) for state in groups]), self.rule.gain(total)

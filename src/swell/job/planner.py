@@ -21,6 +21,9 @@ from swell.policies import find
 from swell.policies.decision import awaiting, predicted_outlook, require_noise
 from swell.rules.metric import may_use_moments_at_base
 
+# Where measuring has a budget, steps that are timed though they are not measured: at first all, then one in so many.
+_TIMED_ALL, _TIMED = 64, 4
+
 
 class Chosen(NamedTuple):
     """A step as it was chosen, before anything is computed."""
@@ -32,7 +35,8 @@ class Chosen(NamedTuple):
     plan: Plan
     measured: bool  # whether its gradients are measured
     split: bool  # whether it was cut in two only to be measured
-    timed: bool  # whether its own time decides something
+    budgeted: bool  # whether its time counts for the budget of measuring
+    timed: bool  # whether its own time counts for something, and not only the sum of many
     observation: Observation | None  # what the policy chose by
 
 
@@ -121,16 +125,15 @@ class Planner:
         return chosen
 
     def _next(self) -> Chosen | None:
-        state, data, pace = self._state, self._state.data, self._state.pace
+        data, pace = self._state.data, self._state.pace
         ledger = data.ledger
         epoch = ledger.epoch
         if epoch != self._epoch:  # while this replica was cut off, others have finished the pass
             return None
-        for learner in state.learners:
-            learner.follow_groups()
         if self._horizon.reached(pace.progress):
             return None
-        batch = self._batch()
+        settled = pace.settled  # a batch that never changes needs no observation
+        batch = pace.batch if settled else self._batch()
         if batch is None:
             return None
         if batch > ledger.length:
@@ -144,6 +147,7 @@ class Planner:
             return None
         start, stop = span
         plan, measured, split = self._measured_layout(batch, stop - start)
+        budgeted = self._measuring is not None or not settled
         return Chosen(
             epoch=epoch,
             start=start,
@@ -152,7 +156,8 @@ class Planner:
             plan=plan,
             measured=measured,
             split=split,
-            timed=self._measuring is not None or not pace.settled,
+            budgeted=budgeted,
+            timed=measured or not settled or (budgeted and (pace.step < _TIMED_ALL or pace.step % _TIMED == 0)),
             observation=self._observation,
         )
 
@@ -161,8 +166,6 @@ class Planner:
         pace, marks = self._state.pace, self._state.marks
         if marks.stepped:  # some optimizers have made this step already
             return marks.stepped_batch
-        if pace.settled:  # a batch that never changes needs no observation
-            return pace.batch
         observation = self._observation = self.observe()
         self.finished = self._finite is not None and bool(self._finite.finished(observation))
         return None if self.finished else pace.choose(observation)

@@ -6,7 +6,6 @@ import copy
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import is_
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from swell.job.random_streams import RandomStreams
 
 _address = Tensor.data_ptr
 SMALL = 2**16  # elements; torch does not count what batch norm's kernels write to its statistics
+THOROUGH = 64  # steps at the start in which all small buffers are looked at, and the interval after them
 
 
 @dataclass
@@ -37,12 +37,24 @@ class _BufferCopy:
 
 
 class _SmallBuffers:
-    """Many small buffers as they were, copied together: mostly one call for all of a device."""
+    """Many small buffers as they were, copied together: mostly one call for all of a device.
+
+    Finding out whether a buffer was replaced by another tensor takes as long as copying it. So all are looked at in the
+    first steps and now and then, and otherwise only those that were replaced before.
+    """
 
     def __init__(self, slots: list[tuple[dict[str, Tensor | None], str]]) -> None:
         self._slots = slots
-        self._owners, self._names = [owner for owner, _ in slots], [name for _, name in slots]
+        self._copies_made = 0
+        self._replaced: set[int] = set()  # slots in which another tensor was found
         self._read()
+
+    def are_in(self, slots: list[tuple[dict[str, Tensor | None], str]]) -> bool:
+        """Whether they are the tensors in these slots, no more and no fewer."""
+        if len(slots) != len(self._slots):
+            return False
+        same = [o is owner and n == name for (o, n), (owner, name) in zip(self._slots, slots, strict=True)]
+        return all(same) and not self._moved(thorough=True)
 
     def _read(self) -> None:
         self._tensors = [owner.get(name) for owner, name in self._slots]
@@ -61,9 +73,8 @@ class _SmallBuffers:
 
     def copy(self) -> None:
         """Copy them all, whether or not they were written to: torch does not count what kernels write."""
-        present = list(map(dict.get, self._owners, self._names))
-        moved = not all(map(is_, present, self._tensors))
-        if moved or list(map(_address, self._viewed)) != self._addresses:
+        self._copies_made += 1
+        if self._moved(thorough=self._copies_made <= THOROUGH or self._copies_made % THOROUGH == 0):
             self._read()
             return
         for words, values in self._kinds:
@@ -71,14 +82,25 @@ class _SmallBuffers:
         for tensor, values in self._others:
             values.copy_(tensor.detach())
 
+    def _moved(self, *, thorough: bool) -> bool:
+        """Whether some slot holds another tensor than it did, or a tensor other memory."""
+        if not thorough and not self._replaced:
+            return False
+        slots, tensors = self._slots, self._tensors
+        places = range(len(slots)) if thorough else self._replaced
+        moved = [place for place in places if slots[place][0].get(slots[place][1]) is not tensors[place]]
+        self._replaced.update(moved)
+        return bool(moved) or (thorough and list(map(_address, self._viewed)) != self._addresses)
+
     def undo(self) -> None:
-        """Put them back."""
+        """Put them back; what was replaced for the first time, and perhaps some steps ago, stays as it is."""
         for words, values in self._kinds:
             torch._foreach_copy_(words, values.split([word.numel() for word in words]))
         for tensor, values in self._others:
             tensor.copy_(values)
-        for (owner, name), tensor in zip(self._slots, self._tensors, strict=True):
-            if tensor is not None:
+        certain = self._copies_made <= THOROUGH
+        for place, ((owner, name), tensor) in enumerate(zip(self._slots, self._tensors, strict=True)):
+            if tensor is not None and (certain or place in self._replaced):
                 owner[name] = tensor
 
 
@@ -108,7 +130,8 @@ class Rollback:
                 small.append((owner, name))
             else:
                 self._copies.append(_copy(owner, name))
-        self._small = _SmallBuffers(small) if small else None
+        if self._small is None or not self._small.are_in(small):
+            self._small = _SmallBuffers(small) if small else None
 
     def begin_random(self, samples: int) -> None:
         """A step begins at this position: if it is done again, it draws the same random numbers."""

@@ -16,7 +16,7 @@ class StepLoss:
         if loss.is_cpu:
             self.parts.append((loss.item(), weight))
             return
-        part = loss.detach().reshape(1)
+        part = loss.detach()
         # Others follow, and a CUDA graph writes them to the same memory.
         self.parts.append((part if weight == 1 else part.clone(), weight))
 

@@ -26,6 +26,8 @@ from swell.job.update import Outcome, Position, Updater, synchronised_buffers
 from swell.job.vote import FOLLOWING, RESTING, Signals, Verdict
 from swell.loop.step import Phase, StepInProgress
 
+_ADDED = "parameters were added to the optimizer in the middle of a step"
+
 
 class Steps:
     """The steps of one job, one at a time.
@@ -53,6 +55,7 @@ class Steps:
         self._habits = Habits(state.pace, peers)
         self._norms = NormMemory()
         self._updating = False
+        self._weighs = False  # whether the user's code runs the backward passes
         self._looping = False
         self.watched = peers.elastic  # whether anybody looks at the marks
         self._after: tuple[Signals, int] | None = None  # signals of the step committed last, and its world
@@ -106,6 +109,8 @@ class Steps:
         for learner in self._state.learners:
             if learner.early.overlap is not None:
                 learner.early.follow_world(self._peers.collective)
+            if self._weighs and learner.gradients.outdated:  # ``backward`` looks itself, where it is called
+                learner.follow_groups()
         self.current = StepInProgress(
             epoch=chosen.epoch,
             start=chosen.start,
@@ -140,11 +145,17 @@ class Steps:
         multiplier = step.multiplier(None if weight is None else float(weight))
         last = step.is_last and not self._updating  # in an update, an optimizer asks for the gradient again
         for learner in learners:
+            if learner.gradients.outdated:
+                if step.index > 0 or step.backwards > 0:  # then there are gradients without the new parameters
+                    step.touched = _ADDED
+                else:
+                    learner.follow_groups()
             if step.index > 0 and not learner.gradients.follow():
                 step.touched = "gradients were changed between two micro-batches"
             learner.loss.add(loss, multiplier)
-            samples = step.mine[step.index].size
-            learner.expect(multiplier, measured=step.measured, samples=samples, passes=step.backwards, last=last)
+            if learner.communicates:
+                samples = step.mine[step.index].size
+                learner.expect(multiplier, measured=step.measured, samples=samples, passes=step.backwards, last=last)
         weighted = loss if multiplier == 1 else loss * multiplier
         scaler = learners[0].scaler
         if scaler is not None:
@@ -177,7 +188,10 @@ class Steps:
         if step.abandoned:
             return
         multiplier = step.multiplier(None)
+        self._weighs = True
         for learner in learners:
+            if learner.gradients.outdated:
+                step.touched = _ADDED
             learner.gradients.weigh(multiplier)
         step.backwards += 1
 
@@ -242,13 +256,15 @@ class Steps:
         self.current.spoiled = reason
 
     def _usable(self, call: str) -> StepInProgress:
-        if self.current is None:
+        step = self.current
+        if step is None:
             raise LoopError(
                 f"job.{call} was called outside the training loop. Call it inside `for batch in job.loader(...)`, once "
                 f"for each batch."
             )
-        self.current.require_usable(call)
-        return self.current
+        if step.index < 0 or step.ended or step.spoiled is not None:
+            step.require_usable(call)
+        return step
 
     # The end of a step
 
@@ -302,10 +318,12 @@ class Steps:
     def _update_together(self, step: StepInProgress, number: int, clip: Clip | None) -> bool:
         state, collective = self._state, self._peers.collective
         learner, closures = state.learners[max(number, 0)], step.closures.get(number)
-        if learner.early.touched():
-            step.touched = "gradients were changed between job.backward and job.step"
-        sending = _send(step, learner)
-        overlaps = len(state.learners) == 1 and closures is None and not learner.sharded
+        sending = None
+        if learner.early.overlap is not None:
+            if learner.early.touched():
+                step.touched = "gradients were changed between job.backward and job.step"
+            sending = _send(step, learner)
+        overlaps = collective.size > 1 and len(state.learners) == 1 and closures is None and not learner.sharded
         verdict = self._vote(step, learner, number, clip, overlaps=overlaps)
         if verdict.failed:
             if sending is not None:

@@ -76,7 +76,6 @@ class Updater:
                 signals,
                 weight=step.weight_sum,
                 weighted=bool(step.weighted),
-                layout=self._metrics.layout,
                 last_s=last_s,
                 fits=fits,
             )
@@ -121,56 +120,84 @@ class Updater:
 
         ``sending`` is the exchange where it was begun before the vote.
         """
-        extras = self._pending_metrics(collective, verdict) if with_metrics and collective.size > 1 else []
-        originals = synchronised_buffers(learner.model) if collective.size > 1 and sending is None else []
-        buffers = [buffer.detach().clone() for buffer in originals]
-        if sending is not None:
-            if extras:
-                collective.sum_tensors(extras)
-            figures = sending.arrive(irregular=verdict.irregular, share=_share(step, verdict))
-        elif collective.size == 1:
+        put_buffers = None
+        if collective.size == 1:
             figures = learner.settle_alone(share=_share(step, verdict), measured=step.measured)
         else:
-            figures = self._exchange(collective, step, learner, verdict, [*extras, *buffers])
+            figures, put_buffers = self._sum(collective, step, learner, verdict, sending, with_metrics=with_metrics)
         loss = self._checked_loss(figures)
         if loss is not None:
             return Outcome(stepped=False, reason=f"the loss was {loss}", redo=False)
-        scale, preconditioned, batch = learner.unscale(), learner.wants_preconditioned, step.plan.global_batch
-        small_batches, pair = _compared(learner, step.plan) if step.measured else 0, None
-        if learner.pairs is not None and step.plan.num_micro_batches == 1:
-            pair = learner.pairs.see(
-                step=position.step, samples=position.samples, batch=batch, preconditioned=preconditioned
-            )
-        if pair is not None:
-            small_batches, batch, step.paired = 2, 2 * batch, True
-        if pair is None and isinstance(figures, float):
+        scale = None if learner.scaler is None else learner.unscale()
+        if isinstance(figures, float) and learner.pairs is None:  # nothing was measured
             learner.noise.pass_loss(figures, report)
         else:
-            reading = Reading(
-                num_micro_batches=small_batches,
-                batch=batch,
-                samples_between=position.samples_between,
-                num_groups=len(learner.optimizer.param_groups),
-                report=report,
-                urgent=step.measured or pair is not None or collective.size > 1 or not position.patient,
-            )
-            learner.read(figures, scale, preconditioned=preconditioned, reading=reading, pair=pair)
+            self._read(collective, step, learner, position, figures, scale, report)
         factors, gain = learner.factors(scale=position.scale, progress=position.progress, samples=position.samples)
         if not frozen:
             learner.second_moment.follow(position.batch)
             if not learner.update(factors, clip, closure):
                 return Outcome(stepped=False, reason="the gradient scaler found an overflow")
+        if put_buffers is not None:
+            put_buffers()
+        return Outcome(True, factors=factors, gain=gain, signals=verdict.signals, last_s=verdict.last_s)
+
+    def _sum(
+        self,
+        collective: Collective,
+        step: StepInProgress,
+        learner: Learner,
+        verdict: Verdict,
+        sending: Sending | None,
+        *,
+        with_metrics: bool,
+    ) -> tuple[Tensor, Callable[[], None]]:
+        """Sum gradients, metrics and buffers over replicas; the figures, and what puts the buffers' mean in place."""
+        extras = self._pending_metrics(collective, verdict) if with_metrics else []
         if sending is not None:
-            sending.put_buffers()
-        for original, summed in zip(originals, buffers, strict=True):
-            original.copy_(summed / collective.size)
-        return Outcome(
-            stepped=True,
-            factors=factors,
-            gain=gain,
-            signals=verdict.signals,
-            last_s=verdict.last_s,
+            if extras:
+                collective.sum_tensors(extras)
+            return sending.arrive(irregular=verdict.irregular, share=_share(step, verdict)), sending.put_buffers
+        originals = synchronised_buffers(learner.model)
+        buffers = [buffer.detach().clone() for buffer in originals]
+
+        def put_buffers() -> None:
+            for original, summed in zip(originals, buffers, strict=True):
+                original.copy_(summed / collective.size)
+
+        return self._exchange(collective, step, learner, verdict, [*extras, *buffers]), put_buffers
+
+    def _read(
+        self,
+        collective: Collective,
+        step: StepInProgress,
+        learner: Learner,
+        position: Position,
+        figures: Tensor | float | HostFigures,
+        scale: Tensor | None,
+        report: Callable[[float | None], None],
+    ) -> None:
+        """Pass the step's figures on, with those of a pair of steps where this one completes a pair."""
+        preconditioned, batch = learner.wants_preconditioned, step.plan.global_batch
+        small_batches, pair = _compared(learner, step.plan) if step.measured else 0, None
+        if learner.pairs is not None and step.plan.num_micro_batches == 1:
+            pair = learner.pairs.see(
+                step=position.step, samples=position.samples, batch=batch, preconditioned=preconditioned
+            )
+        if pair is None and isinstance(figures, float):
+            learner.noise.pass_loss(figures, report)
+            return
+        if pair is not None:
+            small_batches, batch, step.paired = 2, 2 * batch, True
+        reading = Reading(
+            num_micro_batches=small_batches,
+            batch=batch,
+            samples_between=position.samples_between,
+            num_groups=learner.gradients.num_groups,
+            report=report,
+            urgent=step.measured or pair is not None or collective.size > 1 or not position.patient,
         )
+        learner.read(figures, scale, preconditioned=preconditioned, reading=reading, pair=pair)
 
     def evaluate(self, collective: Collective, step: StepInProgress, learner: Learner, verdict: Verdict) -> Tensor:
         """Sum one more evaluation of the step's loss and gradient, for an optimizer that works by closure."""
@@ -202,9 +229,9 @@ class Updater:
         reading raises later.
         """
         if isinstance(figures, (Tensor, HostFigures)):
-            if figures.device.type == "cuda" and self._nonfinite == "raise" and not self._exact:
+            if figures.is_cuda and self._nonfinite == "raise" and not self._exact:
                 return None
-            loss = float(figures[0]) if isinstance(figures, Tensor) else figures.value(0)
+            loss = float(figures.reshape(-1)[0]) if isinstance(figures, Tensor) else figures.value(0)
         else:
             loss = figures
         if loss == loss and abs(loss) != float("inf"):

@@ -93,11 +93,9 @@ def hold(collective: Collective, vote: Vote) -> Verdict:
     return verdict_of(votes)
 
 
-def alone(
-    learner: int, signals: Signals, *, weight: float, weighted: bool, layout: float, last_s: float, fits: float
-) -> Verdict:
-    """The verdict of the only replica there is, about a step that went well; its own clip needs no vote."""
-    return Verdict(learner, signals, "", False, False, weight, weighted, (layout,), last_s, 0.0, fits)
+def alone(learner: int, signals: Signals, *, weight: float, weighted: bool, last_s: float, fits: float) -> Verdict:
+    """The verdict of the only replica there is, about a step that went well; clip and metrics are its own affair."""
+    return Verdict(learner, signals, "", False, False, weight, weighted, (), last_s, 0.0, fits)
 
 
 def verdict_of(votes: Sequence[Vote]) -> Verdict:

@@ -57,7 +57,8 @@ class MeasuringBudget:
         self._usual: dict[Shape, list[float]] = {}  # by shape: mean seconds of an unmeasured step, steps in it
         self._unknown = 0  # measured steps whose cost could not be told
         self._latest_s = 0.0  # of the latest step, had it not been measured
-        self._untimed: tuple[Shape, bool] | None = None  # the latest step, until the replicas agree on its time
+        # The latest step, until the replicas agree on its time: its shape, whether measured, whether timed by itself.
+        self._untimed: tuple[Shape, bool, bool] | None = None
 
     def allows(self, shape: Shape, *, share: float) -> bool:
         """Whether the next step, of this shape, may be measured."""
@@ -69,17 +70,20 @@ class MeasuringBudget:
         limit = max(share * self.total_s, loan(share) * step_s + _REPAY * share * self.total_s)
         return self.spent_s + self._relative * step_s <= limit
 
-    def committed(self, shape: Shape, *, measured: bool) -> None:
-        """A step was committed; ``timed`` gives its time later."""
-        self._untimed = shape, measured
+    def committed(self, shape: Shape, *, measured: bool, by_itself: bool = True) -> None:
+        """A step was committed; ``timed`` gives its time later, which is right only on average unless ``by_itself``."""
+        self._untimed = shape, measured, by_itself
 
     def timed(self, step_s: float) -> None:
         """The time of the step before on its slowest replica."""
         untimed, self._untimed = self._untimed, None
         if untimed is None or not 0 < step_s < math.inf:
             return
-        shape, measured = untimed
+        shape, measured, by_itself = untimed
         usual = self._usual.get(shape)
+        if not by_itself and usual is not None and usual[1] >= 2:
+            self.total_s += min(step_s, _OUTLIER * usual[0])
+            return
         if not measured:
             self._learn_usual(shape, usual, step_s)
         elif usual is None or usual[1] < 2:

@@ -44,6 +44,7 @@ class Pace:
         self._low, self._high = (None, self.base) if micro is None else _bounds(micro)
         # Asked once: the check is slow for every step.
         self._layout_policy, self._bounded_policy = find(policy, LayoutPolicy), find(policy, BoundedPolicy)
+        self.by_clock = self._layout_policy is not None  # whether batches depend on how long steps take
         if self._layout_policy is not None:
             _refuse_bounds(policy, low=self._low, constant=constant_micro)
         self._layout_high = None if micro is None else self._high  # for a policy that chooses the micro-batch too
@@ -51,6 +52,8 @@ class Pace:
         self._fill = fill  # whole micro-batches and one with the rest, so that compiled steps share their shapes
         self.devices = 1  # of each replica, which compute every micro-batch together; the policy counts them all
         self._fixed = policy if type(policy) is Fixed and policy.tolerance == 0 else None
+        # Whether every step has the base batch, whatever happens.
+        self.always_base = self._fixed is not None and self._fixed.size == self.base
         self.even = False  # whether every replica needs equally many micro-batches, because they communicate in each
         self.profile = Profile()
         self.step, self.progress = 0, 0.0
@@ -94,19 +97,9 @@ class Pace:
         )
 
     @property
-    def by_clock(self) -> bool:
-        """Whether batches depend on how long steps take, so that no two runs are alike."""
-        return self._layout_policy is not None
-
-    @property
     def settled(self) -> bool:
         """Whether the policy can only choose the batch of the step before."""
         return self._fixed is not None and self.batch == self._fixed.size
-
-    @property
-    def always_base(self) -> bool:
-        """Whether every step has the base batch, whatever happens."""
-        return self._fixed is not None and self._fixed.size == self.base
 
     def choose(self, seen: Observation) -> int:
         """The next global batch; a policy that also chooses the micro-batch is asked for both."""
