@@ -14,25 +14,32 @@ from swell.loop.measuring_budget import MeasuringBudget, loan
 SHAPE = (1, 8, 1)
 
 
-def drive(budget: MeasuringBudget, steps: int, *, cost: float, share: float, step_s: float = 1.0) -> list[bool]:
+def drive(
+    budget: MeasuringBudget, steps: int, *, cost: float, share: float, step_s: float = 1.0, needed: bool = True
+) -> list[bool]:
     """Measure whenever it is allowed; a measured step takes ``1 + cost`` times as long."""
     measured = []
     for _ in range(steps):
-        measured.append(budget.allows(SHAPE, share=share))
+        measured.append(budget.allows(SHAPE, share=share, needed=needed))
         budget.committed(SHAPE, measured=measured[-1])
         budget.timed(step_s * (1 + cost) if measured[-1] else step_s)
     return measured
 
 
-@given(cost=st.floats(0.01, 3.5), share=st.floats(0.005, 0.5), steps=st.integers(10, 3000), step_s=st.floats(1e-4, 10))
+@given(
+    cost=st.floats(0.01, 3.5),
+    share=st.floats(0.005, 0.5),
+    steps=st.integers(10, 3000),
+    step_s=st.floats(1e-4, 10),
+    needed=st.booleans(),
+)
 def test_what_measuring_costs_stays_within_its_share_and_a_bounded_loan(
-    cost: float, share: float, steps: int, step_s: float
+    cost: float, share: float, steps: int, step_s: float, needed: bool
 ) -> None:
-    measured = drive(MeasuringBudget(), steps, cost=cost, share=share, step_s=step_s)
+    measured = drive(MeasuringBudget(), steps, cost=cost, share=share, step_s=step_s, needed=needed)
     spent, total = cost * sum(measured), steps + cost * sum(measured)
-    assert (
-        spent <= max(share * total, loan(share) + share * total / 2) + 4 * cost + 1e-6
-    )  # two of unknown cost, one at the edge
+    limit = max(share * total, loan(share, needed=needed) + share * total / 2)
+    assert spent <= limit + 4 * cost + 1e-6  # two of unknown cost, one at the edge
 
 
 @given(cost=st.floats(0.01, 3.5), share=st.floats(0.005, 0.5))

@@ -33,7 +33,8 @@ class Hooks:
 class Boundary:
     """Saves, stops on notice and forms another world, in this order.
 
-    ``after_step`` is called after each committed step; ``stop`` ends this process, after the run was saved on notice.
+    ``after_step`` is called after each committed step, where something waits for that; ``stop`` ends this process,
+    after the run was saved on notice.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Boundary:
         *,
         hooks: Hooks,
         emit: Callable[[Event], None],
-        after_step: Callable[[], None],
+        after_step: Callable[[], None] | None,
         stop: Callable[[], NoReturn],
     ) -> None:
         self._state, self._peers, self._recovery, self._saving = state, peers, recovery, saving
@@ -57,7 +58,8 @@ class Boundary:
             if signals and not self._prepare():
                 return  # a replica was lost in it; what is due still is after the next step
             self._saving.poll()
-            self._after_step()
+            if self._after_step is not None:
+                self._after_step()
             if signals.noticed:
                 self.stop_on_notice()
             elif signals.due:

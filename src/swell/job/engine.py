@@ -94,7 +94,7 @@ class Engine:
             self.saving,
             hooks=self.hooks,
             emit=emit,
-            after_step=self._after_step,
+            after_step=self._after_step if rehearsal.rehearses else None,
             stop=self._stop,
         )
         self.loader = TrainingLoader(

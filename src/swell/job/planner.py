@@ -62,6 +62,7 @@ class Planner:
         self._finite, self._awaits = find(policy, FinitePolicy), awaiting(policy)  # asked once: the checks are slow
         require_noise(policy, measured=statistics is not None)
         self._measuring: Statistics | None = None  # in the pass under way
+        self._used = True  # whether anything depends on the figures
         self._observation: Observation | None = None  # the latest
         self._epoch = 0  # of the pass under way
         self.passes = 0  # how often the user began to iterate the loader
@@ -79,13 +80,17 @@ class Planner:
     @property
     def unmeasured(self) -> bool:
         """Whether nothing is measured because nobody uses the figures, and not because the script says so."""
-        if self._statistics is None or not self._statistics.on_demand or not self._state.pace.always_base:
-            return False
-        return not any(may_use_moments_at_base(learner.rule) for learner in self._state.learners)
+        return self._statistics is not None and self._statistics.on_demand and not self._is_used()
+
+    def _is_used(self) -> bool:
+        """Whether anything depends on the figures: other batches than the base batch, or a rule that asks for them."""
+        learners = self._state.learners
+        return not self._state.pace.always_base or any(may_use_moments_at_base(each.rule) for each in learners)
 
     def begin_pass(self) -> None:
         """The user began to iterate the loader."""
-        self.complete, self._ended, self._measuring = False, False, self.statistics
+        self.complete, self._ended = False, False
+        self._measuring, self._used = self.statistics, self._is_used()
         self.passes += 1
         self._epoch = self._state.ledger.epoch
 
@@ -210,7 +215,7 @@ class Planner:
 
     def _affordable(self, plan: Plan, share: float | None) -> bool:
         """Whether measuring a step of this plan costs no more than its share of the time."""
-        return share is None or self._state.measuring.allows(shape_of(plan), share=share)
+        return share is None or self._state.measuring.allows(shape_of(plan), share=share, needed=self._used)
 
     def _lay_out(self, batch: int, count: int, *, split: bool = False) -> Plan:
         return self._state.pace.lay_out(batch, count, replicas=self._peers.size, split=split)

@@ -157,7 +157,7 @@ class _WatchedState:
         self._present, self._find, self._copy, self._holds_normal = present, find, copy, holds_normal
         self._generator: Any = None
         self._words: Any = None
-        self._seen: tuple[bytes, Any] | None = None  # the words when the state was copied
+        self._seen: bytes | None = None  # the words when the state was copied
         self._sure = False  # whether a use of the generator since then would be seen
         self._state: Any = None
 
@@ -168,7 +168,7 @@ class _WatchedState:
             self._generator, self._words, self._seen = generator, self._find(generator), None
         if self._words is None:
             return self._copy()
-        now = self._words.raw, getattr(generator, "gauss_next", None)  # the second normal number of Python's
+        now = self._words.raw
         if now == self._seen and not self._sure:  # asked only now, because a generator in use is copied anyway
             self._sure = not self._holds_normal(self._state)
         if now != self._seen or not self._sure:

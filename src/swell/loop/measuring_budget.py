@@ -10,6 +10,7 @@ from swell.core.types import Plan
 from swell.errors import CheckpointError
 
 _LEAST_LOAN, _LOAN = 10.0, 250.0  # unmeasured steps' time that the first burst may cost beyond its share; times it
+_UNNEEDED_LOAN = 2.0  # where nothing depends on the figures
 _REPAY = 0.5  # of the share, while the loan is not repaid
 _RECENT = 8  # steps that a mean time is mostly made of
 _OUTLIER = 4.0  # a step that takes this many times its usual time compiled something, or waited for something
@@ -23,12 +24,13 @@ def shape_of(plan: Plan, *, split: bool = False) -> Shape:
     return plan.replicas, plan.global_batch, 1 if split else plan.accumulation
 
 
-def loan(share: float) -> float:
+def loan(share: float, *, needed: bool = True) -> float:
     """How many steps' time the first burst may cost beyond its share: a tenth of the time lends 25 steps.
 
-    A policy that waits for the noise runs at the base batch until it is known, which costs more than the burst.
+    A policy that waits for the noise runs at the base batch until it is known, which costs more than the burst. Where
+    nothing depends on the figures yet, they are not ``needed`` at once, and the loan is for the first of them alone.
     """
-    return max(_LEAST_LOAN, _LOAN * share)
+    return max(_LEAST_LOAN, _LOAN * share) if needed else _UNNEEDED_LOAN
 
 
 class MeasuringBudget:
@@ -60,14 +62,14 @@ class MeasuringBudget:
         # The latest step, until the replicas agree on its time: its shape, whether measured, whether timed by itself.
         self._untimed: tuple[Shape, bool, bool] | None = None
 
-    def allows(self, shape: Shape, *, share: float) -> bool:
-        """Whether the next step, of this shape, may be measured."""
+    def allows(self, shape: Shape, *, share: float, needed: bool = True) -> bool:
+        """Whether the next step, of this shape, may be measured; sooner where the figures are ``needed``."""
         usual = self._usual.get(shape)
         known = usual is not None and usual[1] >= 2
         if self._relative is None:
             return known or self._unknown < 2
         step_s = usual[0] if usual is not None and known else self._latest_s
-        limit = max(share * self.total_s, loan(share) * step_s + _REPAY * share * self.total_s)
+        limit = max(share * self.total_s, loan(share, needed=needed) * step_s + _REPAY * share * self.total_s)
         return self.spent_s + self._relative * step_s <= limit
 
     def committed(self, shape: Shape, *, measured: bool, by_itself: bool = True) -> None:

@@ -26,8 +26,9 @@ class Statistics:
 
     # The share of the run's time that measuring may cost; where the rates below would cost more, fewer steps are
     # measured. "auto" is 0.02, and 0.1 under a policy that chooses the batch by the noise, where knowing it saves more
-    # than that. The first burst may cost 10 steps' time more. None for no bound, nor is there one where every step is
-    # asked for (``every=1``; ``split_every=1`` for single micro-batches).
+    # than that. The first burst may cost 10 steps' time more where something depends on the figures, otherwise 2. None
+    # for no bound, nor is there one where every step is asked for (``every=1``; ``split_every=1`` for single
+    # micro-batches).
     budget: float | Literal["auto"] | None = "auto"
     # Measure one step in ``every`` after the first ``warm_up``; more above the base batch, and while a policy waits for
     # a sure estimate.
