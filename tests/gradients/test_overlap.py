@@ -58,8 +58,10 @@ def overlapped(model: nn.Module, collective: Any) -> OverlappedSum:
     return OverlappedSum(gradients, collective, list(reversed(range(len(gradients.parameters)))))
 
 
-@pytest.fixture
-def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["each at once", "with its bucket"])
+def small_buckets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients are moved into their bucket one by one, as large ones are, or together when it is full."""
+    monkeypatch.setattr(overlapping, "LARGE", 1 if request.param == "each at once" else 2**15)
     monkeypatch.setattr(overlapping, "FIRST_BYTES", 64)
     monkeypatch.setattr(overlapping, "BUCKET_BYTES", 128)
 

@@ -112,6 +112,8 @@ class Gradients:
         """It has no parameters."""
         return ""
 
+    outdated = False
+
     def weigh(self, multiplier: float) -> None:
         """Nothing to weigh."""
 
@@ -134,9 +136,6 @@ class PathLearner:
         self.path: list[list[Any]] = []
         self.last_clip = None
         self.touched = GradientWatch()
-
-    def follow_groups(self) -> None:
-        """It has no groups."""
 
     def clear(self) -> None:
         """It has no gradients."""

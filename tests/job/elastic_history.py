@@ -76,6 +76,7 @@ def train(folder: str, life: int, resizes: list[tuple[int, int]], stop: int | No
     """What each worker runs: a job that writes down what it tries and what it commits."""
     place = Path(folder)
     overlap.FIRST_BYTES = overlap.BUCKET_BYTES = options.get("bucket_bytes", overlap.BUCKET_BYTES)
+    overlap.LARGE = options.get("large", 8)  # some gradients are moved into their bucket before it is full
     job = swell.Job(
         place / "saved",
         batch=swell.Schedule(BATCHES, unit="epochs", base=BASE),

@@ -99,6 +99,11 @@ class GradientSum:
         return self.codes().strip(ABSENT) == ""
 
     @property
+    def has_sums(self) -> bool:
+        """Whether gradients of the step were taken out of ``.grad``."""
+        return bool(self._sums)
+
+    @property
     def outdated(self) -> bool:
         """Whether parameters were added to the optimizer that are not taken in yet."""
         return list(map(len, map(_params, self._optimizer.param_groups))) != self._sizes
@@ -199,6 +204,8 @@ class GradientSum:
             total, parameter = self._sums[index] if self._sums else None, self.parameters[index]
             parts = [part for part in (total, gradient) if part is not None]
             codes.append(ABSENT if not parts else SPARSE if all(part.is_sparse for part in parts) else DENSE)
+            if len(parts) == 1 and gradient is view:  # moved there before the bucket was full
+                continue
             if len(parts) == 1 and not parts[0].is_sparse:
                 targets.append(view)
                 sources.append(parts[0])

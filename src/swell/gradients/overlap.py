@@ -13,6 +13,7 @@ from swell.gradients.gradient_sum import ABSENT, DENSE, SPARSE, GradientSum
 from swell.gradients.norms import WIDE
 
 _ALIGNMENT = 64  # elements; buckets begin where every network's fast way may
+LARGE = 2**15  # elements of a gradient on the CPU that is moved into its bucket before that is full
 FIRST_BYTES, BUCKET_BYTES = 2**20, 25 * 2**20  # each bucket is twice the one before, so that the network is busy early
 
 
@@ -85,6 +86,8 @@ class OverlappedSum:
         self._bucket_of: dict[int, _Bucket] = {index: b for b in self._buckets for index in b.indices}
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
+        large = self._parameters[index].is_cpu and self._parameters[index].numel() >= LARGE
+
         def reached(parameter: Tensor) -> None:
             if self._armed is None:
                 return
@@ -93,6 +96,8 @@ class OverlappedSum:
             bucket.missing -= 1
             if bucket.missing == 0:
                 self._send_complete()
+            elif large and not self._armed.measure and not self._gradients.has_sums:
+                _move(parameter, bucket.views[bucket.indices.index(index)])  # otherwise later, with all of the bucket
 
         return reached
 
@@ -267,6 +272,16 @@ class OverlappedSum:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+
+@torch.no_grad()
+def _move(parameter: Tensor, view: Tensor) -> None:
+    """Move a gradient to where it travels; the next one is then computed in the memory that it had, which is warm."""
+    gradient = parameter.grad
+    if gradient is None or gradient.is_sparse or gradient.requires_grad or gradient.dtype != view.dtype:
+        return
+    view.copy_(gradient)
+    parameter.grad = view
 
 
 Kind = tuple[torch.dtype, torch.device]
