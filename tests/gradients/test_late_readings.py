@@ -1,4 +1,4 @@
-"""Figures are handed out once each, in order, with what belongs to them; from an accelerator one push later."""
+"""Figures are handed out once each, in order, with what belongs to them; from an accelerator later."""
 
 from __future__ import annotations
 
@@ -68,7 +68,27 @@ def test_figures_wait_for_no_more_than_a_moment() -> None:
     readings.push(torch.zeros(1, device="cuda"), 0)
     time.sleep(0.03)  # a long step
     assert readings.push(torch.ones(1, device="cuda"), 1, urgent=False) == [([0.0], 0)]
+    torch.cuda.synchronize()
     assert readings.push(torch.ones(1, device="cuda"), 2, urgent=False) == [([1.0], 1)]
+
+
+@needs_cuda
+def test_a_host_that_is_ahead_waits_for_figures_only_if_they_are_urgent_or_many() -> None:
+    readings: LateReadings[int] = LateReadings(exact=False)
+    torch.cuda._sleep(2 * 10**9)  # about a second
+    ahead = [readings.push(torch.ones((), device="cuda"), number, urgent=False) for number in range(40)]
+    assert ahead == [[]] * 40
+    came = readings.push(torch.ones((), device="cuda"), 40)
+    came += readings.push(torch.ones((), device="cuda"), 41, urgent=False)
+    assert came == [([1.0], number) for number in range(41)]
+    torch.cuda._sleep(2 * 10**9)
+    many = [reading for number in range(42, 200) for reading in readings.push(came_of(number), number, urgent=False)]
+    assert len(many) >= 200 - 42 - 8 * 9 - 8, "no more than so many are ever under way"
+    assert [*many, *readings.drain()] == [([1.0], 41), *(([float(number)], number) for number in range(42, 200))]
+
+
+def came_of(number: int) -> torch.Tensor:
+    return torch.full((), float(number), device="cuda")
 
 
 @needs_cuda

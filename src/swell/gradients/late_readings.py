@@ -1,8 +1,10 @@
-"""Figures from the device, read one step late so that no step waits for it."""
+"""Figures from the device, read late so that no step waits for it."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -14,23 +16,35 @@ Payload = TypeVar("Payload")
 
 _TOGETHER = 8  # the most figures that wait for each other
 _WAIT_S = 0.02  # the longest that they wait, so that figures of long steps do not
+_UNDER_WAY = 8  # lots of figures under way; one more, and the device is waited for
+
+
+@dataclass(slots=True)
+class _Lot(Generic[Payload]):
+    """Figures that are on their way to the host together."""
+
+    arrival: Any  # the event after the latest of them
+    copies: list[tuple[Tensor, Payload]]
+    urgent: bool  # whether the next push waits for them
 
 
 class LateReadings(Generic[Payload]):
     """Turns small tensors into numbers, each handed out once, in order, with the payload that belongs to it.
 
-    On the CPU, or with ``exact=True``, that happens at once. From an accelerator a tensor is copied to pinned memory
-    and handed out with the next push, by which time the copy is long done. The memory and the event that says so are
-    made once, because making them takes longer than the copy. Figures that nobody waits for are handed out together.
+    On the CPU, or with ``exact=True``, that happens at once. From an accelerator a tensor is copied to pinned memory.
+    Urgent figures are handed out with the next push, by which time the copy is long done. Others travel a few together
+    and are handed out with the first push that finds them there: a host that waited for them could not be ahead of the
+    device, and every delay of the one would be the other's too. Memory and events are used again, because making
+    them takes longer than the copy.
     """
 
     def __init__(self, *, exact: bool) -> None:
         self._exact = exact
-        self._copies: list[tuple[Tensor, Payload]] = []  # on their way to the host
-        self._marked = False  # whether the event stands after the latest of them
-        self._marked_at = 0.0
-        self._pinned: dict[tuple[int, torch.Size, torch.dtype], Tensor] = {}  # by place in the list, shape and type
-        self._arrival: torch.cuda.Event | None = None
+        self._copies: list[tuple[Tensor, Payload]] = []  # queued after the latest lot
+        self._marked_at = 0.0  # when that was
+        self._lots: deque[_Lot[Payload]] = deque()
+        self._pinned: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # memory that is free
+        self._events: list[Any] = []  # that are free
         self._current: CurrentStream | None = None
         self._stream: Any = None  # that the copies are queued on
 
@@ -41,30 +55,51 @@ class LateReadings(Generic[Payload]):
         """
         if self._exact or not figures.is_cuda:
             return [*self.drain(), (figures.reshape(-1).tolist(), payload)]
-        if self._arrival is None or self._current is None:
-            self._arrival, self._current = torch.cuda.Event(), CurrentStream(figures.device)
+        if self._current is None:
+            self._current = CurrentStream(figures.device)
         stream = self._current.get()
-        ready = self.drain() if self._marked or stream is not self._stream else []
-        self._stream = stream
-        kind = len(self._copies), figures.shape, figures.dtype
-        numbers = self._pinned.get(kind)
-        if numbers is None:
-            numbers = self._pinned[kind] = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
+        if stream is not self._stream:
+            self._mark(urgent=True)
+            self._stream = stream
+        ready = self._arrived()
+        free = self._pinned.get((figures.shape, figures.dtype))
+        numbers = free.pop() if free else torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
         numbers.copy_(figures, non_blocking=True)  # now: the script, or a CUDA graph, may write over the loss later
         self._copies.append((numbers, payload))
-        now = time.perf_counter()
-        if urgent or len(self._copies) >= _TOGETHER or now - self._marked_at >= _WAIT_S:
-            self._arrival.record(stream)
-            self._marked, self._marked_at = True, now
+        if urgent or len(self._copies) >= _TOGETHER or time.perf_counter() - self._marked_at >= _WAIT_S:
+            self._mark(urgent=urgent)
         return ready
 
     def drain(self) -> list[tuple[list[float], Payload]]:
         """Wait for the figures that are still on their way, and return them."""
-        if not self._copies:
+        if not self._copies and not self._lots:
             return []
-        assert self._arrival is not None
-        if not self._marked:
-            self._arrival.record(self._stream)
-        self._arrival.synchronize()
-        copies, self._copies, self._marked = self._copies, [], False
-        return [(numbers.reshape(-1).tolist(), payload) for numbers, payload in copies]
+        self._mark(urgent=True)
+        return self._arrived()
+
+    def _mark(self, *, urgent: bool) -> None:
+        """Make a lot of the copies that were queued."""
+        if not self._copies:
+            if urgent and self._lots:
+                self._lots[-1].urgent = True
+            return
+        arrival = self._events.pop() if self._events else torch.cuda.Event()
+        arrival.record(self._stream)
+        self._lots.append(_Lot(arrival, self._copies, urgent))
+        self._copies, self._marked_at = [], time.perf_counter()
+
+    def _arrived(self) -> list[tuple[list[float], Payload]]:
+        """What is there; up to the latest urgent lot, and if too many are under way, what is waited for."""
+        awaited = max((number for number, lot in enumerate(self._lots, 1) if lot.urgent), default=0)
+        awaited = max(awaited, len(self._lots) - _UNDER_WAY)
+        read: list[tuple[list[float], Payload]] = []
+        while self._lots and (awaited > 0 or self._lots[0].arrival.query()):
+            lot = self._lots.popleft()
+            if awaited > 0:
+                lot.arrival.synchronize()
+            awaited -= 1
+            self._events.append(lot.arrival)
+            for numbers, payload in lot.copies:
+                read.append((numbers.reshape(-1).tolist(), payload))
+                self._pinned.setdefault((numbers.shape, numbers.dtype), []).append(numbers)
+        return read
