@@ -429,3 +429,22 @@ def test_parameters_added_in_the_body_are_trained_from_that_step_on(place: tuple
         optimizer.step()
     for ours, theirs in zip(unfrozen_in_the_body(place, scale=scale), model.parameters(), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("micro", [8, 4])
+def test_parameters_added_to_the_second_of_two_optimizers_do_not_hold_the_step(micro: int) -> None:
+    job, model, other = swell.Job(batch=8, micro=micro, statistics=True), make_model(), make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    second = torch.optim.SGD(other[0].parameters(), lr=0.05)  # type: ignore[index]
+    job.wrap(model, optimizer)
+    job.wrap(other, second)
+    before = other[2].weight.detach().clone()  # type: ignore[index]
+    for x, y, _ in job.loader(Points(64)):
+        if job.steps == 3 and len(second.param_groups) == 1:
+            second.add_param_group({"params": list(other[2].parameters())})  # type: ignore[index]
+        job.backward(mean_loss(model, x, y), optimizer=optimizer)
+        job.step(optimizer=optimizer)
+        job.backward(mean_loss(other, x, y), optimizer=second)
+        job.step(optimizer=second)
+    assert job.steps == 8 and not torch.equal(other[2].weight, before)  # type: ignore[index]
+    job.close()

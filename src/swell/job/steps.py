@@ -146,7 +146,7 @@ class Steps:
         last = step.is_last and not self._updating  # in an update, an optimizer asks for the gradient again
         for learner in learners:
             if learner.gradients.outdated:
-                if step.index > 0 or step.backwards > 0:  # then there are gradients without the new parameters
+                if learner.loss.parts:  # then there are gradients of this step without the new parameters
                     step.touched = _ADDED
                 else:
                     learner.follow_groups()

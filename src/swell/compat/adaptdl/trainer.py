@@ -271,6 +271,8 @@ class AdaptDLTorchTrainer:
             report=lambda loss: None,
         )
         learner.clear()
+        if learner.gradients.outdated:
+            learner.follow_groups()
         self._clipping.begin()
         self._pace.timed(outcome.last_s)
         self._pace.committed(step.plan, batch=batch, samples=self._samples, gain=outcome.gain, nodes=world.nodes)
