@@ -47,8 +47,7 @@ class TensorRows(Dataset[Any]):
         return torch.from_numpy(numbers).to(dataset.tensors[0].device)
 
     def __getitems__(self, rows: Tensor) -> list[Tensor]:
-        dataset = self.dataset
-        tensors = dataset.tensors if type(dataset) is TensorDataset else _whole(dataset).tensors
+        tensors = _whole(self.dataset).tensors
         if rows.is_cpu and tensors[0].is_cpu:
             return [tensor.index_select(0, rows) for tensor in tensors]
         rows = rows.to(tensors[0].device)  # somebody may have moved them since the block was prepared

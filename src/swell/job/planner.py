@@ -21,7 +21,7 @@ from swell.policies import find
 from swell.policies.decision import awaiting, predicted_outlook, require_noise
 from swell.rules.metric import may_use_moments_at_base
 
-# Where measuring has a budget, steps that are timed though they are not measured: at first all, then one in so many.
+# The budget of measuring needs the usual time of a step: the first 64 are timed, and after them one in 4.
 _TIMED_ALL, _TIMED = 64, 4
 
 
