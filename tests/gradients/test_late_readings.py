@@ -66,7 +66,7 @@ def test_figures_of_another_stream_are_waited_for_on_theirs() -> None:
 def test_figures_wait_for_no_more_than_a_moment() -> None:
     readings: LateReadings[int] = LateReadings(exact=False)
     readings.push(torch.zeros(1, device="cuda"), 0)
-    time.sleep(0.03)  # a long step
+    time.sleep(0.3)  # a long step
     assert readings.push(torch.ones(1, device="cuda"), 1, urgent=False) == [([0.0], 0)]
     torch.cuda.synchronize()
     assert readings.push(torch.ones(1, device="cuda"), 2, urgent=False) == [([1.0], 1)]
@@ -83,7 +83,7 @@ def test_a_host_that_is_ahead_waits_for_figures_only_if_they_are_urgent_or_many(
     assert came == [([1.0], number) for number in range(41)]
     torch.cuda._sleep(2 * 10**9)
     many = [reading for number in range(42, 200) for reading in readings.push(came_of(number), number, urgent=False)]
-    assert len(many) >= 200 - 42 - 8 * 9 - 8, "no more than so many are ever under way"
+    assert len(many) >= 200 - 42 - 16 * 6, "no more than so many are ever under way"
     assert [*many, *readings.drain()] == [([1.0], 41), *(([float(number)], number) for number in range(42, 200))]
 
 

@@ -55,7 +55,7 @@ def test_both_ways_give_the_same_noise_and_the_same_loss(of: Callable[[Any], Opt
         for step in range(9):
             gradients_of_a_step(learner, step)
             figures, preconditioned = settle(learner), learner.wants_preconditioned
-            reading = Reading(len(WEIGHTS), 24, 24, num_groups=2, report=losses.append)
+            reading = Reading(losses.append, len(WEIGHTS), 24, 24, num_groups=2)
             learner.read(figures, None, preconditioned=preconditioned, reading=reading, pair=None)
             grads += [p.grad.clone() for p in learner.gradients.parameters if p.grad is not None]
             learner.optimizer.step()

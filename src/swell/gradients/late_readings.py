@@ -14,9 +14,9 @@ from swell.gradients.current_stream import CurrentStream
 
 Payload = TypeVar("Payload")
 
-_TOGETHER = 8  # the most figures that wait for each other
-_WAIT_S = 0.02  # the longest that they wait, so that figures of long steps do not
-_UNDER_WAY = 8  # lots of figures under way; one more, and the device is waited for
+_TOGETHER = 16  # the most figures that wait for each other
+_WAIT_S = 0.25  # the longest that they wait, so that figures of long steps do not
+_UNDER_WAY = 4  # lots of figures under way; one more, and the device is waited for
 
 
 @dataclass(slots=True)
@@ -43,6 +43,7 @@ class LateReadings(Generic[Payload]):
         self._copies: list[tuple[Tensor, Payload]] = []  # queued after the latest lot
         self._marked_at = 0.0  # when that was
         self._lots: deque[_Lot[Payload]] = deque()
+        self._waits = False  # whether one of them is urgent
         self._pinned: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # memory that is free
         self._events: list[Any] = []  # that are free
         self._current: CurrentStream | None = None
@@ -61,7 +62,7 @@ class LateReadings(Generic[Payload]):
         if stream is not self._stream:
             self._mark(urgent=True)
             self._stream = stream
-        ready = self._arrived()
+        ready = self._arrived() if self._waits or not self._copies else []  # to ask takes as long as to copy
         free = self._pinned.get((figures.shape, figures.dtype))
         numbers = free.pop() if free else torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
         numbers.copy_(figures, non_blocking=True)  # now: the script, or a CUDA graph, may write over the loss later
@@ -81,17 +82,20 @@ class LateReadings(Generic[Payload]):
         """Make a lot of the copies that were queued."""
         if not self._copies:
             if urgent and self._lots:
-                self._lots[-1].urgent = True
+                self._lots[-1].urgent = self._waits = True
             return
         arrival = self._events.pop() if self._events else torch.cuda.Event()
         arrival.record(self._stream)
         self._lots.append(_Lot(arrival, self._copies, urgent))
+        self._waits = self._waits or urgent
         self._copies, self._marked_at = [], time.perf_counter()
 
     def _arrived(self) -> list[tuple[list[float], Payload]]:
         """What is there; up to the latest urgent lot, and if too many are under way, what is waited for."""
-        awaited = max((number for number, lot in enumerate(self._lots, 1) if lot.urgent), default=0)
-        awaited = max(awaited, len(self._lots) - _UNDER_WAY)
+        awaited = len(self._lots) - _UNDER_WAY
+        if self._waits:
+            awaited = max([awaited, *(number for number, lot in enumerate(self._lots, 1) if lot.urgent)])
+            self._waits = False
         read: list[tuple[list[float], Payload]] = []
         while self._lots and (awaited > 0 or self._lots[0].arrival.query()):
             lot = self._lots.popleft()

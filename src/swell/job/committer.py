@@ -290,7 +290,8 @@ class Committer:
         state, ledger = self._state, self._state.ledger
         size = state.data.epoch_size if complete and state.data.drop_last else None
         for learner in state.learners:
-            learner.noise.drain()
+            if self._reporter.heard:  # the losses of an epoch are told before its end
+                learner.noise.drain()
             if learner.schedule is not None:
                 learner.schedule.end_epoch()
         self._emit(

@@ -15,13 +15,13 @@ from swell.gradients.late_readings import LateReadings
 
 
 class Reading(NamedTuple):
-    """What the figures of one step mean: how many gradients were compared, and who wants the loss."""
+    """What the figures of a step mean: who wants the loss and, if there are more, how many gradients were compared."""
 
-    num_micro_batches: int
-    batch: int
-    samples_between: int
-    num_groups: int
     report: Callable[[float | None], None]
+    num_micro_batches: int = 0
+    batch: int = 0
+    samples_between: int = 0
+    num_groups: int = 0
     urgent: bool = True  # whether the figures decide something, or must be there on all replicas at the same step
     work_out: Callable[[list[float]], list[float]] | None = None  # makes the figures of the numbers that were read
 
@@ -73,8 +73,11 @@ class GradientNoise:
         for values, earlier in self._readings.push(figures, reading, urgent=reading.urgent):
             self._learn(values, earlier)
 
-    def pass_loss(self, loss: float, report: Callable[[float | None], None]) -> None:
+    def pass_loss(self, loss: Tensor | float, report: Callable[[float | None], None], *, urgent: bool) -> None:
         """Pass on the loss of a step that left nothing else, after those of the steps before it."""
+        if isinstance(loss, Tensor):
+            self.push(loss, Reading(report, urgent=urgent))
+            return
         self.drain()
         report(loss if self.reports_loss else None)
 

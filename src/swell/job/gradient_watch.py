@@ -22,23 +22,22 @@ class GradientWatch:
     """Remembers the gradients that a backward pass left, by identity and by torch's count of writes to each.
 
     It reads no gradient, so nothing waits for the device. All parameters are compared at first and now and then, and
-    three of them otherwise, so that a large model pays nothing: who clips or clears gradients mostly does so with all.
+    one of them otherwise, so that a large model pays nothing: who clips or clears gradients mostly does so with all.
     """
 
     def __init__(self) -> None:
         self._seen: list[tuple[Tensor, Tensor, int]] = []  # a parameter, its gradient, writes to it
         self._looks = 0
         self._all: Sequence[Tensor] = ()  # the parameters that were given last
-        self._few: Sequence[Tensor] = ()  # some of those that had a gradient when all were looked at
+        self._one: Sequence[Tensor] = ()  # one of those that had a gradient when all were looked at
 
     def remember(self, parameters: Sequence[Tensor]) -> None:
         """A backward pass is done."""
         thorough = parameters is not self._all or self._looks < THOROUGH or self._looks % THOROUGH == 0
-        looked_at = parameters if thorough else self._few
+        looked_at = parameters if thorough else self._one
         self._seen = seen = [(p, gradient, gradient._version) for p in looked_at if (gradient := p.grad) is not None]
         if thorough:
-            places = {0, len(seen) // 2, len(seen) - 1} if seen else ()
-            self._all, self._few = parameters, [seen[place][0] for place in sorted(places)]
+            self._all, self._one = parameters, [seen[len(seen) // 2][0]] if seen else []
 
     def change(self) -> Change:
         """What became of the gradients since; they are forgotten."""

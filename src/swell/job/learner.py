@@ -30,7 +30,13 @@ from swell.job.sending import Sending
 from swell.job.step_loss import StepLoss
 from swell.loop.lr_schedule import LRSchedule
 from swell.rules.auto import dual_norm
-from swell.rules.metric import carries_second_moment, needs_dual, needs_preconditioned, unchanged_at_base
+from swell.rules.metric import (
+    carries_second_moment,
+    may_use_moments_at_base,
+    needs_dual,
+    needs_preconditioned,
+    unchanged_at_base,
+)
 from swell.rules.worth import worth_power
 
 Clip = float | Callable[[list[Tensor]], Any]
@@ -83,7 +89,8 @@ class Learner:
         self._by_noise_alone = unchanged_at_base(rule)  # such a rule looks at the scale and the noise, at nothing else
         self._latest = _LatestFactors()
         self.second_moment = SecondMoment(optimizer, carried=carries_second_moment(rule))
-        self.worth_power = worth_power(rule)  # asked once, because the check is slow
+        self.worth_power = worth_power(rule)  # these two are asked once, because the checks are slow
+        self.may_use_moments_at_base = may_use_moments_at_base(rule)
         self._base_batch = base_batch
         metric = "dual" if self.by_dual_norm else "preconditioned" if self._by_metric else "plain"
         self.noise = GradientNoise(base_batch=base_batch, metric=metric, exact=exact)

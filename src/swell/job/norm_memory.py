@@ -39,24 +39,20 @@ class NormMemory:
     """
 
     def __init__(self) -> None:
-        self._norms: list[_Norm] = []
+        self._learners: Sequence[Learner] = ()
+        self._norms: list[_Norm] | None = None  # None until they are needed in the pass under way
         self._power = 1.0
         self._compiled = compiled_frames()
 
     def begin(self, learners: Sequence[Learner]) -> None:
-        """Find the norms of all models; before each pass over the data."""
-        norms: dict[_NormBase, _Norm] = {}
-        for learner in learners:
-            own = {module: _Norm(module, momentum, momentum) for module, momentum in _averaging_norms(learner.model)}
-            if own and averages_follow(learner.rule) and not is_compiled(learner.model):
-                norms |= own
-        self._norms = list(norms.values())
+        """A pass over the data begins."""
+        self._learners, self._norms = learners, None
 
     def follow(self, base_steps: float, *, passes: int) -> None:
         """The next step has the samples of ``base_steps`` base batches, in ``passes`` forward passes here."""
         power = base_steps / max(passes, 1)
         # Compiled code is made for one momentum; with another it would be compiled again, and soon given up.
-        if power != self._power and self._norms and compiled_frames() == self._compiled:
+        if power != self._power and compiled_frames() == self._compiled:
             self._give(power)
 
     def end(self) -> None:
@@ -65,9 +61,20 @@ class NormMemory:
             self._give(1.0)
 
     def _give(self, power: float) -> None:
+        if self._norms is None:
+            self._norms = self._find()
         for norm in self._norms:
             norm.follow(power)
         self._power = power
+
+    def _find(self) -> list[_Norm]:
+        """The norms of all models whose averages follow."""
+        norms: dict[_NormBase, _Norm] = {}
+        for learner in self._learners:
+            own = {module: _Norm(module, momentum, momentum) for module, momentum in _averaging_norms(learner.model)}
+            if own and averages_follow(learner.rule) and not is_compiled(learner.model):
+                norms |= own
+        return list(norms.values())
 
 
 def _averaging_norms(model: nn.Module) -> Iterator[tuple[_NormBase, float]]:

@@ -19,7 +19,6 @@ from swell.loop.measuring_budget import shape_of
 from swell.loop.statistics import Statistics
 from swell.policies import find
 from swell.policies.decision import awaiting, predicted_outlook, require_noise
-from swell.rules.metric import may_use_moments_at_base
 
 # The budget of measuring needs the usual time of a step: the first 64 are timed, and after them one in 4.
 _TIMED_ALL, _TIMED = 64, 4
@@ -85,7 +84,7 @@ class Planner:
     def _is_used(self) -> bool:
         """Whether anything depends on the figures: other batches than the base batch, or a rule that asks for them."""
         learners = self._state.learners
-        return not self._state.pace.always_base or any(may_use_moments_at_base(each.rule) for each in learners)
+        return not self._state.pace.always_base or any([each.may_use_moments_at_base for each in learners])
 
     def begin_pass(self) -> None:
         """The user began to iterate the loader."""

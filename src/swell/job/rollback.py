@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,13 +49,6 @@ class _SmallBuffers:
         self._replaced: set[int] = set()  # slots in which another tensor was found
         self._read()
 
-    def are_in(self, slots: list[tuple[dict[str, Tensor | None], str]]) -> bool:
-        """Whether they are the tensors in these slots, no more and no fewer."""
-        if len(slots) != len(self._slots):
-            return False
-        same = [o is owner and n == name for (o, n), (owner, name) in zip(self._slots, slots, strict=True)]
-        return all(same) and not self._moved(thorough=True)
-
     def _read(self) -> None:
         self._tensors = [owner.get(name) for owner, name in self._slots]
         self._viewed: list[Tensor] = []  # those that are copied by a view of the memory that they had here
@@ -74,7 +67,7 @@ class _SmallBuffers:
     def copy(self) -> None:
         """Copy them all, whether or not they were written to: torch does not count what kernels write."""
         self._copies_made += 1
-        if self._moved(thorough=self._copies_made <= THOROUGH or self._copies_made % THOROUGH == 0):
+        if self.moved(thorough=self._copies_made <= THOROUGH or self._copies_made % THOROUGH == 0):
             self._read()
             return
         for words, values in self._kinds:
@@ -82,7 +75,7 @@ class _SmallBuffers:
         for tensor, values in self._others:
             values.copy_(tensor.detach())
 
-    def _moved(self, *, thorough: bool) -> bool:
+    def moved(self, *, thorough: bool) -> bool:
         """Whether some slot holds another tensor than it did, or a tensor other memory."""
         if not thorough and not self._replaced:
             return False
@@ -117,21 +110,19 @@ class Rollback:
         self._random = random
         self._copies: list[_BufferCopy] = []
         self._small: _SmallBuffers | None = None
+        self._found: list[tuple[dict[str, Tensor | None], str, Tensor]] = []  # in the pass before
         self._learner: tuple[Learner, dict[str, Any]] | None = None  # with its whole state
 
     def begin_pass(self, learners: Sequence[Learner]) -> None:
         """Find the buffers of all models; before each pass over the data."""
-        small: list[tuple[dict[str, Tensor | None], str]] = []
-        self._copies = []
-        for owner, name in _buffers(learner.model for learner in learners):
-            tensor = owner[name]
-            assert tensor is not None
-            if _is_small(tensor):
-                small.append((owner, name))
-            else:
-                self._copies.append(_copy(owner, name))
-        if self._small is None or not self._small.are_in(small):
-            self._small = _SmallBuffers(small) if small else None
+        found = _buffers([learner.model for learner in learners])
+        same = len(found) == len(self._found) and all(map(_is_same, found, self._found))
+        if same and (self._small is None or not self._small.moved(thorough=True)):
+            return
+        self._found = found
+        small = [(owner, name) for owner, name, tensor in found if _is_small(tensor)]
+        self._small = _SmallBuffers(small) if small else None
+        self._copies = [_copy(owner, name, tensor) for owner, name, tensor in found if not _is_small(tensor)]
 
     def begin_random(self, samples: int) -> None:
         """A step begins at this position: if it is done again, it draws the same random numbers."""
@@ -203,18 +194,27 @@ def _words(tensor: Tensor) -> Tensor:
     return flat.view(torch.float32) if flat.element_size() % 4 == 0 else flat
 
 
-def _copy(owner: dict[str, Tensor | None], name: str) -> _BufferCopy:
-    tensor = owner[name]
-    assert tensor is not None
+def _copy(owner: dict[str, Tensor | None], name: str, tensor: Tensor) -> _BufferCopy:
     return _BufferCopy(owner, name, tensor, tensor._version, tensor.detach().clone())
 
 
-def _buffers(models: Iterator[nn.Module]) -> Iterator[tuple[dict[str, Tensor | None], str]]:
-    """Each buffer once, by the module that owns it and its name there."""
-    known: set[int] = set()
-    for model in models:
-        for module in model.modules():
-            for name, buffer in module._buffers.items():
-                if buffer is not None and id(buffer) not in known and not nn.parameter.is_lazy(buffer):
-                    known.add(id(buffer))
-                    yield module._buffers, name
+def _buffers(models: Sequence[nn.Module]) -> list[tuple[dict[str, Tensor | None], str, Tensor]]:
+    """Each buffer once, with the module's dictionary that holds it and its name there."""
+    modules = list(models)  # grows below; ``modules()`` takes several times as long, and this is asked in each epoch
+    known, found = set(map(id, modules)), []
+    for module in modules:
+        for child in module._modules.values():
+            if child is not None and id(child) not in known:
+                known.add(id(child))
+                modules.append(child)
+        for name, buffer in module._buffers.items():
+            if buffer is not None and id(buffer) not in known and not nn.parameter.is_lazy(buffer):
+                known.add(id(buffer))
+                found.append((module._buffers, name, buffer))
+    return found
+
+
+def _is_same(
+    one: tuple[dict[str, Tensor | None], str, Tensor], other: tuple[dict[str, Tensor | None], str, Tensor]
+) -> bool:
+    return one[0] is other[0] and one[1] == other[1] and one[2] is other[2]

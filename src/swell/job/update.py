@@ -97,7 +97,7 @@ class Updater:
             last_s=last_s,
             clip=as_number(clip),
             fits=fits,
-            overlaps=overlaps and getattr(collective, "overlaps", False),
+            overlaps=overlaps,
         )
         return hold(collective, vote)
 
@@ -129,8 +129,8 @@ class Updater:
         if loss is not None:
             return Outcome(stepped=False, reason=f"the loss was {loss}", redo=False)
         scale = None if learner.scaler is None else learner.unscale()
-        if isinstance(figures, float) and learner.pairs is None:  # nothing was measured
-            learner.noise.pass_loss(figures, report)
+        if learner.pairs is None and not isinstance(figures, HostFigures) and not step.measured:
+            learner.noise.pass_loss(figures, report, urgent=collective.size > 1 or not position.patient)
         else:
             self._read(collective, step, learner, position, figures, scale, report)
         factors, gain = learner.factors(scale=position.scale, progress=position.progress, samples=position.samples)
@@ -184,8 +184,9 @@ class Updater:
             pair = learner.pairs.see(
                 step=position.step, samples=position.samples, batch=batch, preconditioned=preconditioned
             )
-        if pair is None and isinstance(figures, float):
-            learner.noise.pass_loss(figures, report)
+        urgent = step.measured or pair is not None or collective.size > 1 or not position.patient
+        if pair is None and not isinstance(figures, HostFigures) and not step.measured:
+            learner.noise.pass_loss(figures, report, urgent=urgent)
             return
         if pair is not None:
             small_batches, batch, step.paired = 2, 2 * batch, True
@@ -195,7 +196,7 @@ class Updater:
             samples_between=position.samples_between,
             num_groups=learner.gradients.num_groups,
             report=report,
-            urgent=step.measured or pair is not None or collective.size > 1 or not position.patient,
+            urgent=urgent,
         )
         learner.read(figures, scale, preconditioned=preconditioned, reading=reading, pair=pair)
 

@@ -23,7 +23,7 @@ class FabricStrategy(Replica, SingleDeviceStrategy):
 
     def _prepare_fabric(self) -> None:
         FabricBase.__init__(self)
-        self._modules: list[nn.Module] = []  # set up without an optimizer
+        self._without_optimizer: list[nn.Module] = []  # set up without an optimizer
         self._pair: tuple[nn.Module, Optimizer, Any | None] | None = None
         self._clip: Any | None = None  # for the next step
         self._norm = torch.tensor(float("nan"))  # of the latest gradient that was clipped
@@ -39,12 +39,12 @@ class FabricStrategy(Replica, SingleDeviceStrategy):
         return training
 
     def setup_module(self, module: nn.Module) -> nn.Module:
-        self._modules.append(module)
+        self._without_optimizer.append(module)
         return module
 
     def setup_optimizer(self, optimizer: Optimizer) -> Optimizer:
         own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        for module in self._modules:
+        for module in self._without_optimizer:
             if any(id(parameter) in own for parameter in module.parameters()):
                 self._take(module, optimizer, None)
                 return optimizer
