@@ -34,8 +34,10 @@ from swell.job.vote import Signals, meet
 from swell.loop.statistics import Statistics
 from swell.policies.decision import lays_out
 from swell.supervisor.notice import EXIT_RESUME
-from swell.telemetry import EventLog, Fanout, open_sinks
+from swell.telemetry.fanout import Fanout
+from swell.telemetry.log import EventLog
 from swell.telemetry.reporter import Reporter
+from swell.telemetry.sinks import open_sinks
 
 
 class Engine:

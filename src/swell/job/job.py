@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +57,9 @@ from swell.runtime.environment import read_environment
 from swell.runtime.faults import read_faults
 from swell.runtime.notices import Notices
 from swell.runtime.world import World, open_world
-from swell.telemetry.run_plot import RunPlot
+
+if TYPE_CHECKING:
+    from swell.telemetry.run_plot import RunPlot
 
 Shared = TypeVar("Shared")
 
@@ -516,6 +518,8 @@ class Job:
             raise ConfigError(
                 "run_dir is None; expected a run folder, whose log job.plot shows. Give one: swell.Job('runs/a', ...)."
             )
+        from swell.telemetry.run_plot import RunPlot  # with all that draws a page
+
         self.engine.reporter.flush()
         return RunPlot(self.run_dir, *others)
 

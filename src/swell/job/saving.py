@@ -26,8 +26,8 @@ from swell.job.random_streams import RandomStreams
 from swell.job.run_state import RunState
 from swell.job.script_line import script_level
 from swell.runtime.process_groups import background_collective
-from swell.telemetry import LOG_NAME
 from swell.telemetry.log_parts import older_parts
+from swell.telemetry.log_reader import LOG_NAME
 
 if TYPE_CHECKING:
     from swell.checkpoint.sharded import ShardedStore
