@@ -231,3 +231,25 @@ def choose_by_rank(collective: Any) -> str:
 def test_a_policy_that_answers_differently_on_replicas_is_noticed() -> None:
     for message in run_workers(2, choose_by_rank):
         assert "global batch" in message and "function of its observation" in message
+
+
+def wrap_lazily(collective: Any, first: bool) -> str:
+    model = torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.LazyLinear(1))
+    if first:
+        model(torch.ones(2, 3))
+    job = swell.Job(batch=4, micro=2, progress=False)
+    try:
+        job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    except swell.errors.ConfigError as error:
+        return str(error)
+    for x in job.loader(torch.ones(8, 3)):
+        job.backward(model(x).mean())
+        job.step()
+    job.close()
+    return f"{job.steps} steps"
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(("first", "expected"), [(False, "has lazy layers"), (True, "2 steps")])
+def test_a_model_that_its_first_batch_makes_is_refused_until_it_is_made(first: bool, expected: str) -> None:
+    assert all(expected in said for said in run_workers(2, wrap_lazily, first))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import swell
 from swell.gradients import overlap as overlapping
 from swell.runtime.collective import TorchCollective
-from tests.job.scenario import Points, largest_relative_error
+from tests.job.scenario import Points, largest_relative_error, make_model, mean_loss
 from tests.workers import run_workers
 
 
@@ -161,3 +161,25 @@ def test_gradients_that_travel_in_bfloat16_are_nearly_exact_and_the_same_everywh
         for own, firsts in zip(mine[0], ours[0][0], strict=True):
             for a, b in zip(own, firsts, strict=True):
                 assert (a is None and b is None) or (a is not None and b is not None and torch.equal(a, b))
+
+
+def early_steps(collective: Any) -> list[bool]:
+    overlapping.FIRST_BYTES = overlapping.BUCKET_BYTES = 64
+    job = swell.Job(batch=8, micro=4, progress=False)
+    model = make_model()
+    job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.05))
+    early = []
+    for x, y, _ in job.loader(Points(24)):
+        job.backward(mean_loss(model, x, y))
+        overlap = job.engine.state.learners[0].early.overlap
+        early.append(overlap is not None and overlap.begun)
+        job.step()
+    job.close()
+    return early
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("world", [2, 3])
+def test_gradients_are_sent_early_from_the_first_step_on(world: int) -> None:
+    for early in run_workers(world, early_steps):
+        assert len(early) == 3 and all(early)

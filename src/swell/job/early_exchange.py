@@ -11,15 +11,16 @@ from swell.gradients.overlap import OverlappedSum, Pass
 class EarlyExchange:
     """Begins and ends the overlapped exchange of one optimizer, at the same step on every replica.
 
-    The first step of each world sums gradients after they are computed, as do several optimizers, closures and models
-    that sum their gradients themselves. Where every replica's vote in a step says that it can, the next step sums them
-    while they are computed.
+    Gradients are summed while they are computed from the first step of a world on, which every replica enters with the
+    same models and optimizers. Several optimizers, closures and models that sum their gradients themselves sum them
+    afterwards: where some replica's vote in a step says that it cannot, the next step does.
     """
 
     def __init__(self, gradients: GradientSum) -> None:
         self._gradients = gradients
         self.narrow = False  # whether float32 gradients travel in bfloat16
         self.overlap: OverlappedSum | None = None  # None while gradients are summed afterwards
+        self.world: Collective | None = None  # that the step before was made in
         self._last = Pass()  # the last backward pass of the step under way
 
     def expect(self, last: Pass, *, passes: int) -> None:
@@ -53,14 +54,22 @@ class EarlyExchange:
         elif self.overlap is not None:
             self.overlap.follow_order()
         else:
-            assert isinstance(collective, OverlappingCollective)
-            order = list(reversed(range(len(self._gradients.parameters))))
-            self.overlap = OverlappedSum(self._gradients, collective, order, narrow=self.narrow)
+            self._begin(collective)
 
-    def follow_world(self, collective: Collective) -> None:
-        """Before a step: what was under way in another world is forgotten."""
-        if self.overlap is not None and self.overlap.collective is not collective:
-            self.end()
+    def enter(self, world: Collective, *, able: bool) -> None:
+        """Before the first step of a world: what was under way in another one is forgotten.
+
+        ``able`` where gradients can be summed while they are computed, which is the same on all replicas.
+        """
+        self.end()
+        self.world = world
+        if able:
+            self._begin(world)
+
+    def _begin(self, collective: Collective) -> None:
+        assert isinstance(collective, OverlappingCollective)
+        order = list(reversed(range(len(self._gradients.parameters))))
+        self.overlap = OverlappedSum(self._gradients, collective, order, narrow=self.narrow)
 
     def cancel(self) -> None:
         """The user leaves the step: complete what the other replicas expect of it, unless one was lost."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from swell.core.protocols import Collective
 from swell.errors import LoopError, WorldError
 from swell.gradients.overlap import Pass
 from swell.job.arguments import check_loss
@@ -107,8 +108,10 @@ class Steps:
         self._memory.tidy()
         self._chosen = chosen
         for learner in self._state.learners:
-            if learner.early.overlap is not None:
-                learner.early.follow_world(self._peers.collective)
+            if learner.early.world is not self._peers.collective:
+                learner.early.enter(
+                    self._peers.collective, able=_overlaps(self._peers.collective, self._state.learners)
+                )
             if self._weighs and learner.gradients.outdated:  # ``backward`` looks itself, where it is called
                 learner.follow_groups()
         self.current = StepInProgress(
@@ -323,8 +326,9 @@ class Steps:
             if learner.early.touched():
                 step.touched = "gradients were changed between job.backward and job.step"
             sending = _send(step, learner)
-        overlaps = collective.size > 1 and len(state.learners) == 1 and closures is None and not learner.sharded
-        verdict = self._vote(step, learner, number, clip, overlaps=overlaps)
+        verdict = self._vote(
+            step, learner, number, clip, overlaps=closures is None and _overlaps(collective, state.learners)
+        )
         if verdict.failed:
             if sending is not None:
                 sending.drop()
@@ -420,6 +424,12 @@ class Steps:
         else:
             reason = step.spoiled if step.spoiled and not step.ran_out else verdict.failed
             self._committer.give_up(step, reason, for_memory=verdict.ran_out)
+
+
+def _overlaps(collective: Collective, learners: Sequence[Learner]) -> bool:
+    """Whether gradients can be summed while they are computed: by several replicas, of one optimizer, as a whole."""
+    able = collective.size > 1 and getattr(collective, "overlaps", False)
+    return able and len(learners) == 1 and not learners[0].sharded
 
 
 def _send(step: StepInProgress, learner: Learner) -> Sending | None:

@@ -41,6 +41,12 @@ def take_in(learner: Learner, *, state: RunState, peers: Peers, under_way: Calla
                 "checkpoint on any number of workers."
             )
         state.pace.even = True
+    if (peers.size > 1 or peers.elastic) and any(map(nn.parameter.is_lazy, learner.model.parameters())):
+        raise ConfigError(
+            "the model has lazy layers, whose parameters are made by the first batch; expected parameters that are "
+            "there, because replicas compare and share them. Run one batch through the model before job.wrap, or give "
+            "the layers their sizes."
+        )
     if peers.size > 1 and not peers.elastic:
         remedy = "Build the same model with the same settings on every replica."
         agree_on_text(peers.collective, "the model", learner.description, remedy)

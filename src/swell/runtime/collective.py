@@ -19,6 +19,7 @@ from swell.runtime.peer_failures import lost_peers_as_world_errors
 _POLL = timedelta(seconds=0.5)  # how often a wait checks whether a peer is known to be lost
 _SETTLE_S = 1.0  # for exchanges to fail once their connections are cut
 BUCKET_BYTES = 8 * 2**20  # tensors travel together up to this size
+_LARGE_BYTES = 2**20  # a tensor of this size, whatever its layout, travels by itself, so that most need no copy
 _AT_ONCE = 2  # buckets under way, so that the copies they need stay small
 
 
@@ -359,12 +360,16 @@ def _buckets(tensors: Sequence[torch.Tensor]) -> Iterator[Bucket]:
         bucket_bytes = 0
         for tensor in kind:
             size = tensor.numel() * tensor.element_size()
+            if size >= _LARGE_BYTES:
+                yield [tensor]
+                continue
             if bucket and bucket_bytes + size > BUCKET_BYTES:
                 yield bucket
                 bucket, bucket_bytes = [], 0
             bucket.append(tensor)
             bucket_bytes += size
-        yield bucket
+        if bucket:
+            yield bucket
 
 
 def _check_source(source: int, size: int) -> None:
