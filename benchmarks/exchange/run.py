@@ -17,6 +17,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -217,6 +218,7 @@ def main() -> None:
     options = arguments.parse_args()
     if options.result:
         work(options)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that the namespaces are removed
     report: dict[str, Any] = {"torch": torch.__version__, "cores": os.cpu_count(), "rows": {}}
     for link in options.links:
         if LINKS[link] is not None and not (shutil.which("ip") and shutil.which("tc")):

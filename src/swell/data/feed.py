@@ -18,6 +18,7 @@ from swell.data.indices import Indices, as_list
 from swell.data.loader_options import LoaderOptions
 from swell.data.pieces import PieceError, cut, join
 from swell.data.prefetch import Excerpt, Prefetch
+from swell.data.quick_collate import quick_collate
 from swell.data.seeding import SeededSamples
 from swell.data.source import nothing_upcoming
 from swell.data.span import Span
@@ -39,7 +40,8 @@ class Feed:
     ``persistent_workers`` it fetches ahead into the next epoch. Otherwise each epoch starts new workers, which see the
     data set as it is at that moment.
 
-    Without workers, the rows of a ``TensorDataset`` are read at once (:class:`swell.data.tensor_rows.TensorRows`).
+    Without workers, the rows of a ``TensorDataset`` are read at once (:class:`swell.data.tensor_rows.TensorRows`), and
+    the arrays of other samples are joined at once (:func:`swell.data.quick_collate.quick_collate`).
 
     With a ``sample_seed`` the global random numbers of Python, numpy and torch are seeded from ``(sample_seed, epoch,
     position)`` before each sample is read (:class:`swell.data.seeding.SeededSamples`), so that random transforms do not
@@ -70,6 +72,8 @@ class Feed:
         rows = TensorRows(dataset) if shipped and not workers and TensorRows.fits(dataset) else None
         if rows is not None:  # reading tensors draws no random numbers, so there is nothing to seed
             dataset, sample_seed, options = rows, None, replace(options, collate_fn=rows.collate)
+        elif shipped and not workers:
+            options = replace(options, collate_fn=quick_collate)
         indices = Indices(order_of, form=as_list if rows is None else rows.prepared)
         keys_of = indices if sample_seed is None else indices.keys
         prefetch, present = Prefetch(keys_of, across_epochs=persistent), _Present(keys_of)

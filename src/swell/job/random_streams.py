@@ -16,6 +16,7 @@ from swell.checkpoint.rng import capture_rng, restore_rng
 from swell.checkpoint.transfer import share_state
 from swell.core.hashing import derive_key
 from swell.errors import ConfigError
+from swell.job.numpy_state import NumpyState
 from swell.job.peers import Peers
 
 MODES = ("per-replica", "same")
@@ -47,12 +48,7 @@ class RandomStreams:
             copy=lambda: random.getstate(),
             holds_normal=lambda state: state[2] is not None,
         )
-        self._numpy = _WatchedState(
-            present=np.random.get_bit_generator,  # pyright: ignore[reportAttributeAccessIssue]  # numpy 1.24
-            find=_numpy_words,
-            copy=lambda: np.random.get_state(),
-            holds_normal=lambda state: bool(state[3]),
-        )
+        self._numpy = NumpyState()
         self._torch = _WatchedState(
             present=lambda: torch.default_generator,
             find=_torch_words,
@@ -113,7 +109,7 @@ class RandomStreams:
             return
         python, numpy, clone, device = state
         random.setstate(python)
-        np.random.set_state(numpy)
+        self._numpy.restore(numpy)
         torch.default_generator.set_state(clone.get_state())
         if device is not None:
             generator, seed, offset = device
@@ -181,13 +177,6 @@ def _python_words(generator: Any) -> Any:
         return None
     *words, position = generator.getstate()[1]
     return _words_beside(id(generator), words, position, size=random.Random.__basicsize__)
-
-
-def _numpy_words(generator: Any) -> Any:
-    """At the address that numpy documents for C code: the words, then the position."""
-    if type(generator).__name__ != "MT19937":
-        return None
-    return (ctypes.c_char * (4 * _FEW)).from_address(generator.ctypes.state_address + 4 * (_WORDS - _FEW))
 
 
 def _torch_words(generator: Any) -> Any:

@@ -1,0 +1,39 @@
+"""``default_collate`` for batches that are made in the main process, with the arrays of many samples joined at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+# ``collate`` and the table are what torch documents for teaching ``default_collate`` other types.
+from torch.utils.data._utils.collate import collate, collate_numpy_array_fn, default_collate_fn_map
+
+_NUMBERS = "biufc"  # kinds of arrays that hold numbers
+
+
+def quick_collate(batch: list[Any]) -> Any:
+    """The batch that ``default_collate`` makes, value for value.
+
+    ``default_collate`` makes a tensor of each array before it joins them, which for small arrays takes longer than
+    reading them. In a data-loading worker it is the quicker one, because it joins them in shared memory.
+
+    >>> quick_collate([(np.zeros(2, np.float32), 0), (np.ones(2, np.float32), 1)])
+    [tensor([[0., 0.],
+            [1., 1.]]), tensor([0, 1])]
+    """
+    if default_collate_fn_map.get(np.ndarray) is not collate_numpy_array_fn:  # somebody has taught it another way
+        return default_collate(batch)
+    return collate(batch, collate_fn_map={**default_collate_fn_map, np.ndarray: _join})
+
+
+def _join(batch: Sequence[np.ndarray], *, collate_fn_map: Any = None) -> Any:
+    first = batch[0]
+    kind, shape = first.dtype, first.shape
+    alike = [type(array) is np.ndarray and array.dtype is kind and array.shape == shape for array in batch]
+    if not shape or kind.kind not in _NUMBERS or not all(alike):
+        return collate_numpy_array_fn(batch, collate_fn_map=collate_fn_map)
+    return torch.from_numpy(np.concatenate(batch).reshape(len(batch), *shape))

@@ -1,0 +1,128 @@
+"""Batches joined by numpy are those of ``default_collate``: the same values, types and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from swell.core.order import Sequential
+from swell.data.feed import Feed
+from swell.data.quick_collate import quick_collate
+from swell.data.span import Span
+
+DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "int16", "bool", "complex64")
+
+
+class Pair(NamedTuple):
+    image: np.ndarray
+    label: int
+
+
+def check_same(ours: Any, theirs: Any) -> None:
+    assert type(ours) is type(theirs)
+    if isinstance(ours, torch.Tensor):
+        assert ours.dtype == theirs.dtype and ours.stride() == theirs.stride()
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+        ours.flatten()[:1].zero_()  # it can be written to, as theirs
+    elif isinstance(ours, dict):
+        assert list(ours) == list(theirs)
+        for key in ours:
+            check_same(ours[key], theirs[key])
+    elif isinstance(ours, (list, tuple)):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            check_same(one, other)
+    else:
+        assert ours == theirs
+
+
+@st.composite
+def samples(draw: st.DrawFn) -> list[Any]:
+    dtype, count = draw(st.sampled_from(DTYPES)), draw(st.integers(1, 5))
+    shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
+    seed = np.random.default_rng(draw(st.integers(0, 99)))
+    form = draw(st.sampled_from(("bare", "tuple", "dict", "named", "list", "nested")))
+    turned = draw(st.booleans())
+    made = []
+    for number in range(count):
+        array = (seed.random(shape) * 50).astype(dtype)
+        array = np.ascontiguousarray(array).T if turned else array
+        label = int(seed.integers(9))
+        made.append(
+            {
+                "bare": array,
+                "tuple": (array, label, f"sample {number}"),
+                "dict": {"image": array, "weight": float(label)},
+                "named": Pair(array, label),
+                "list": [array, torch.full((2,), label)],
+                "nested": {"both": (array, {"again": array + array})},
+            }[form]
+        )
+    return made
+
+
+@given(samples())
+def test_batches_are_those_of_default_collate(batch: list[Any]) -> None:
+    check_same(quick_collate(batch), default_collate(batch))
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        [np.zeros(2, "float32"), np.zeros(2, "float64")],
+        [np.zeros(2, "int64"), np.zeros(2, "float32")],
+        [np.float32(1.5), np.float32(2.5)],
+        [np.array(1.5), np.array(2.5)],
+        [np.zeros(2), torch.ones(2, dtype=torch.float64)],
+    ],
+    ids=["float32 and float64", "whole numbers and float32", "scalars", "no dimension", "an array and a tensor"],
+)
+def test_what_is_not_alike_is_left_to_default_collate(batch: list[Any]) -> None:
+    try:
+        expected = default_collate(batch)
+    except Exception as error:
+        with pytest.raises(type(error)):
+            quick_collate(batch)
+    else:
+        check_same(quick_collate(batch), expected)
+
+
+@pytest.mark.parametrize(
+    ("batch", "error"),
+    [
+        ([np.zeros(3), np.zeros(5), np.zeros(1)], "equal size"),  # together as many numbers as three of the first
+        ([np.array(["a"]), np.array(["b"])], "must contain"),
+        ([np.array([None]), np.array([None])], "must contain"),
+    ],
+    ids=["sizes", "words", "objects"],
+)
+def test_errors_are_those_of_default_collate(batch: list[Any], error: str) -> None:
+    with pytest.raises((RuntimeError, TypeError), match=error):
+        quick_collate(batch)
+
+
+@pytest.fixture
+def taught() -> Iterator[None]:
+    before = default_collate_fn_map[np.ndarray]
+    default_collate_fn_map[np.ndarray] = lambda batch, *, collate_fn_map=None: "taught"
+    yield
+    default_collate_fn_map[np.ndarray] = before
+
+
+def test_a_way_that_default_collate_was_taught_is_kept(taught: None) -> None:
+    assert quick_collate([np.zeros(2)]) == "taught"
+
+
+def test_a_feed_gives_what_a_plain_loader_gives() -> None:
+    data = [(np.full((2, 3), number, "float32"), number) for number in range(10)]
+    feed = Feed(data, lambda epoch: Sequential(10))
+    for number, batch in enumerate(DataLoader(data, batch_size=5)):  # type: ignore[arg-type]
+        check_same(feed.fetch(Span(0, 5 * number, 5 * number + 5)), batch)
