@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swell.core.moment_average import RECENT, WINDOW, MomentAverage, ratio_interval, window_of
@@ -66,6 +66,7 @@ def test_the_window_is_a_thousand_base_batches_or_a_twelfth_of_a_shorter_run() -
 
 
 @given(observed=observations)
+@example(observed=[(0.0, 0.0, 1, 0), (2.2250738585e-313, 0.0, 1, 0)])
 def test_the_ends_of_the_interval_are_just_contradicted(observed: list[tuple[float, float, int, int]]) -> None:
     found = estimated(averaged(observed))
     low, high = found.interval

@@ -46,6 +46,7 @@ from swell.job.vote import Signals
 from swell.loop.pace import Pace
 from swell.policies import Clamp, Fixed, Ramp, Schedule, Trace
 from swell.rules import as_rule
+from swell.rules.metric import may_use_moments_at_base
 from swell.rules.worth import worth_power
 from swell.runtime.faults import Faults
 from swell.supervisor.notice import Notice
@@ -130,6 +131,7 @@ class PathLearner:
 
     def __init__(self, rule: Rule) -> None:
         self.rule, self.worth_power, self.gradients = rule, worth_power(rule), Gradients()
+        self.may_use_moments_at_base = may_use_moments_at_base(rule)
         self.optimizer = SimpleNamespace(param_groups=[{"lr": 1.0}])
         self.early = EarlyExchange(GradientSum(torch.optim.SGD([torch.zeros(1)], lr=1.0)))
         self.noise = SimpleNamespace(window=1000.0, estimate=lambda: None, drain=lambda: None)

@@ -281,8 +281,9 @@ def ratio_interval(
         return (0.0, math.inf)
     larger = b + math.sqrt(max(b * b - a * c, 0.0))
     low = c / larger * (unit_n / unit_s) if c > 0 and n > 0 and larger > 0 else 0.0
-    high = max(larger / a, 0.0) * (unit_n / unit_s) if a > 0 else math.inf
-    return (low, high)
+    if a <= 0:
+        return (low, math.inf)
+    return (low, larger / a * (unit_n / unit_s) if larger > 0 else 0.0)  # 0 times units that overflow is no number
 
 
 def _floats(values: Sequence[Any], length: int) -> list[float]:

@@ -34,6 +34,8 @@ def _join(batch: Sequence[np.ndarray], *, collate_fn_map: Any = None) -> Any:
     first = batch[0]
     kind, shape = first.dtype, first.shape
     alike = [type(array) is np.ndarray and array.dtype is kind and array.shape == shape for array in batch]
-    if not shape or kind.kind not in _NUMBERS or not all(alike):
+    if not shape or first.size == 0 or kind.kind not in _NUMBERS or not all(alike):
         return collate_numpy_array_fn(batch, collate_fn_map=collate_fn_map)
-    return torch.from_numpy(np.concatenate(batch).reshape(len(batch), *shape))
+    joined = np.empty((len(batch), *shape), kind)  # rows in order, whatever the layout of the arrays
+    np.concatenate(batch, out=joined.reshape(len(batch) * shape[0], *shape[1:]))
+    return torch.from_numpy(joined)
