@@ -11,9 +11,9 @@ A name is loaded when it is first used, so ``import swell`` is quick and ``impor
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from swell.lazy_names import lazy_names
 from swell.version import __version__
 
 # The one table of public names: each under the module that offers it.
@@ -62,21 +62,7 @@ _MODULES = frozenset(
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = ["__version__", *sorted(_HOME_OF), *sorted(_MODULES)]  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME_OF:
-        value = getattr(importlib.import_module(_HOME_OF[name]), name)
-    elif name in _MODULES:
-        value = importlib.import_module(f"swell.{name}")
-    else:
-        raise AttributeError(f"module 'swell' has no attribute {name!r}; it offers {', '.join(__all__)}")
-    globals()[name] = value  # so this function runs only once for each name
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, {**_HOME_OF, **{name: f"swell.{name}" for name in _MODULES}})
 
 
 # The same table for type checkers and editors; a test compares the two.

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 from swell.data.pieces import PieceError, cut, join
+from tests.data.same_batches import assert_same
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -53,23 +54,6 @@ def sample(shape: Any, i: int) -> Any:
         "user": lambda: UserDict(named),
         "point": lambda: Point(*items),
     }[kind]()
-
-
-def assert_same(got: Any, expected: Any) -> None:
-    assert type(got) is type(expected)
-    if isinstance(expected, torch.Tensor):
-        assert got.dtype == expected.dtype
-        assert torch.equal(got, expected)
-    elif isinstance(expected, (dict, UserDict)):
-        assert list(got) == list(expected)
-        for key in expected:
-            assert_same(got[key], expected[key])
-    elif isinstance(expected, (list, tuple)):
-        assert len(got) == len(expected)
-        for a, b in zip(got, expected, strict=True):
-            assert_same(a, b)
-    else:
-        assert got == expected
 
 
 @given(shape=SHAPES, size=st.integers(1, 8), data=st.data())

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
@@ -17,6 +18,7 @@ from swell.core.order import Sequential
 from swell.data.feed import Feed
 from swell.data.quick_collate import quick_collate
 from swell.data.span import Span
+from tests.data.same_batches import assert_equal, assert_same
 
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "int16", "bool", "complex64")
 
@@ -27,21 +29,13 @@ class Pair(NamedTuple):
 
 
 def check_same(ours: Any, theirs: Any) -> None:
-    assert type(ours) is type(theirs)
-    if isinstance(ours, torch.Tensor):
-        assert ours.dtype == theirs.dtype and ours.stride() == theirs.stride()
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
-        ours.flatten()[:1].zero_()  # it can be written to, as theirs
-    elif isinstance(ours, dict):
-        assert list(ours) == list(theirs)
-        for key in ours:
-            check_same(ours[key], theirs[key])
-    elif isinstance(ours, (list, tuple)):
-        assert len(ours) == len(theirs)
-        for one, other in zip(ours, theirs, strict=True):
-            check_same(one, other)
-    else:
-        assert ours == theirs
+    assert_same(ours, theirs, check_same_tensors)
+
+
+def check_same_tensors(ours: Tensor, theirs: Tensor) -> None:
+    assert_equal(ours, theirs)
+    assert ours.stride() == theirs.stride()
+    ours.flatten()[:1].zero_()  # it can be written to, as theirs
 
 
 @st.composite

@@ -14,7 +14,7 @@ _HELD = struct.Struct("@id")  # whether a second normal number is held, and that
 
 
 class NumpyState:
-    """Copies the whole state in a microsecond, where it is found; otherwise numpy copies it."""
+    """Copies the whole state in two microseconds, where it is found; otherwise numpy copies it."""
 
     def __init__(self) -> None:
         self._generator: Any = None

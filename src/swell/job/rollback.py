@@ -18,6 +18,8 @@ _address = Tensor.data_ptr
 SMALL = 2**16  # elements; torch does not count what batch norm's kernels write to its statistics
 THOROUGH = 64  # steps at the start in which all small buffers are looked at, and the interval after them
 
+_Found = tuple[dict[str, Tensor | None], str, Tensor]  # the dictionary that holds a buffer, its name there, the buffer
+
 
 @dataclass
 class _BufferCopy:
@@ -110,7 +112,7 @@ class Rollback:
         self._random = random
         self._copies: list[_BufferCopy] = []
         self._small: _SmallBuffers | None = None
-        self._found: list[tuple[dict[str, Tensor | None], str, Tensor]] = []  # in the pass before
+        self._found: list[_Found] = []  # in the pass before
         self._learner: tuple[Learner, dict[str, Any]] | None = None  # with its whole state
 
     def begin_pass(self, learners: Sequence[Learner]) -> None:
@@ -198,7 +200,7 @@ def _copy(owner: dict[str, Tensor | None], name: str, tensor: Tensor) -> _Buffer
     return _BufferCopy(owner, name, tensor, tensor._version, tensor.detach().clone())
 
 
-def _buffers(models: Sequence[nn.Module]) -> list[tuple[dict[str, Tensor | None], str, Tensor]]:
+def _buffers(models: Sequence[nn.Module]) -> list[_Found]:
     """Each buffer once, with the module's dictionary that holds it and its name there."""
     modules = list(models)  # grows below; ``modules()`` takes several times as long, and this is asked in each epoch
     known, found = set(map(id, modules)), []
@@ -214,7 +216,5 @@ def _buffers(models: Sequence[nn.Module]) -> list[tuple[dict[str, Tensor | None]
     return found
 
 
-def _is_same(
-    one: tuple[dict[str, Tensor | None], str, Tensor], other: tuple[dict[str, Tensor | None], str, Tensor]
-) -> bool:
+def _is_same(one: _Found, other: _Found) -> bool:
     return one[0] is other[0] and one[1] == other[1] and one[2] is other[2]

@@ -129,10 +129,7 @@ class Updater:
         if loss is not None:
             return Outcome(stepped=False, reason=f"the loss was {loss}", redo=False)
         scale = None if learner.scaler is None else learner.unscale()
-        if learner.pairs is None and not isinstance(figures, HostFigures) and not step.measured:
-            learner.noise.pass_loss(figures, report, urgent=collective.size > 1 or not position.patient)
-        else:
-            self._read(collective, step, learner, position, figures, scale, report)
+        self._read(collective, step, learner, position, figures, scale, report)
         factors, gain = learner.factors(scale=position.scale, progress=position.progress, samples=position.samples)
         if not frozen:
             learner.second_moment.follow(position.batch)
@@ -177,9 +174,8 @@ class Updater:
         scale: Tensor | None,
         report: Callable[[float | None], None],
     ) -> None:
-        """Pass the step's figures on, with those of a pair of steps where this one completes a pair."""
-        preconditioned, batch = learner.wants_preconditioned, step.plan.global_batch
-        small_batches, pair = _compared(learner, step.plan) if step.measured else 0, None
+        """Pass on the step's loss, or its figures, with those of a pair of steps where this one completes a pair."""
+        preconditioned, batch, pair = learner.wants_preconditioned, step.plan.global_batch, None
         if learner.pairs is not None and step.plan.num_micro_batches == 1:
             pair = learner.pairs.see(
                 step=position.step, samples=position.samples, batch=batch, preconditioned=preconditioned
@@ -188,6 +184,7 @@ class Updater:
         if pair is None and not isinstance(figures, HostFigures) and not step.measured:
             learner.noise.pass_loss(figures, report, urgent=urgent)
             return
+        small_batches = _compared(learner, step.plan) if step.measured else 0
         if pair is not None:
             small_batches, batch, step.paired = 2, 2 * batch, True
         reading = Reading(

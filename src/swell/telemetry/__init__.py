@@ -5,8 +5,9 @@ A name is loaded when it is first used, because a worker that trains needs neith
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from swell.lazy_names import lazy_names
 
 _HOME_OF = {
     "LOG_NAME": "log_reader",
@@ -32,19 +33,7 @@ _HOME_OF = {
 }
 
 __all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'swell.telemetry' has no attribute {name!r}; it offers {', '.join(__all__)}")
-    value = getattr(importlib.import_module(f"swell.telemetry.{_HOME_OF[name]}"), name)
-    globals()[name] = value  # so this function runs only once for each name
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
+__getattr__, __dir__ = lazy_names(__name__, {name: f"swell.telemetry.{home}" for name, home in _HOME_OF.items()})
 
 # The same table for type checkers and editors; a test compares the two.
 if TYPE_CHECKING:
