@@ -22,6 +22,8 @@ DRAWS = {
     "many": lambda: np.random.random(700).tolist(),
     "whole": lambda: int(np.random.randint(9)),
     "order": lambda: np.random.permutation(5).tolist(),
+    "a round": lambda: np.random.bytes(4 * 624),  # after which the position is the same, and all words others
+    "seed": lambda: np.random.seed(5),
 }
 
 
@@ -48,6 +50,19 @@ def test_what_was_drawn_is_drawn_again(seed: int, before: list[str], after: list
     state.restore(captured)
     assert same(np.random.get_state(), whole)
     assert [DRAWS[draw]() for draw in after] == drawn
+
+
+@given(st.lists(st.sampled_from(list(DRAWS))))
+def test_every_change_is_seen(draws: list[str]) -> None:
+    state = NumpyState()
+    for draw in draws:
+        state.capture()
+        DRAWS[draw]()
+        captured, whole = state.capture(), np.random.get_state()
+        assert state.capture() is captured
+        np.random.random(9)
+        state.restore(captured)
+        assert same(np.random.get_state(), whole)
 
 
 def test_it_is_read_from_memory_here() -> None:
