@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +42,7 @@ def samples(draw: st.DrawFn) -> list[Any]:
     dtype, count = draw(st.sampled_from(DTYPES)), draw(st.integers(1, 5))
     shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
     seed = np.random.default_rng(draw(st.integers(0, 99)))
-    form = draw(st.sampled_from(("bare", "tuple", "dict", "named", "list", "nested")))
+    form = draw(st.sampled_from(("bare", "tuple", "dict", "named", "list", "nested", "tensors", "empty")))
     turned = draw(st.booleans())
     made = []
     for number in range(count):
@@ -58,6 +57,8 @@ def samples(draw: st.DrawFn) -> list[Any]:
                 "named": Pair(array, label),
                 "list": [array, torch.full((2,), label)],
                 "nested": {"both": (array, {"again": array + array})},
+                "tensors": (torch.full((2,), label), torch.tensor(label)),
+                "empty": (),
             }[form]
         )
     return made
@@ -95,24 +96,22 @@ def test_what_is_not_alike_is_left_to_default_collate(batch: list[Any]) -> None:
         ([np.zeros(3), np.zeros(5), np.zeros(1)], "equal size"),  # together as many numbers as three of the first
         ([np.array(["a"]), np.array(["b"])], "must contain"),
         ([np.array([None]), np.array([None])], "must contain"),
+        ([(1, 2), (1,)], "equal size"),
+        ([(1, 2), 3], "no len"),
     ],
-    ids=["sizes", "words", "objects"],
+    ids=["sizes", "words", "objects", "lengths", "a number among tuples"],
 )
 def test_errors_are_those_of_default_collate(batch: list[Any], error: str) -> None:
     with pytest.raises((RuntimeError, TypeError), match=error):
         quick_collate(batch)
 
 
-@pytest.fixture
-def taught() -> Iterator[None]:
-    before = default_collate_fn_map[np.ndarray]
-    default_collate_fn_map[np.ndarray] = lambda batch, *, collate_fn_map=None: "taught"
-    yield
-    default_collate_fn_map[np.ndarray] = before
-
-
-def test_a_way_that_default_collate_was_taught_is_kept(taught: None) -> None:
-    assert quick_collate([np.zeros(2)]) == "taught"
+@pytest.mark.parametrize(("kind", "sample"), [(np.ndarray, np.zeros(2)), (tuple, (1, 2))], ids=["arrays", "tuples"])
+def test_a_way_that_default_collate_was_taught_is_kept(
+    monkeypatch: pytest.MonkeyPatch, kind: type, sample: Any
+) -> None:
+    monkeypatch.setitem(default_collate_fn_map, kind, lambda batch, *, collate_fn_map=None: "taught")
+    assert quick_collate([sample]) == "taught"
 
 
 def test_a_feed_gives_what_a_plain_loader_gives() -> None:

@@ -5,8 +5,9 @@ Names are loaded when they are first used: ``disk`` and ``manifest`` serve Keras
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from swell.lazy_names import lazy_names
 
 _HOMES = {
     "cadence": ("Cadence", "Mark"),
@@ -40,14 +41,7 @@ __all__ = [
     "verify",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
+__getattr__, __dir__ = lazy_names(__name__, {name: f"swell.checkpoint.{home}" for name, home in _HOME_OF.items()})
 
 if TYPE_CHECKING:
     from swell.checkpoint.cadence import Cadence, Mark
