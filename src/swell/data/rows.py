@@ -26,6 +26,17 @@ def rows(batch: Any) -> int | None:
     return first
 
 
+def begins_with_rows(batch: Any, count: int) -> bool:
+    """Whether the first value of a batch is a tensor of that many rows; then it seems to hold as many samples.
+
+    >>> import torch
+    >>> begins_with_rows([torch.zeros(4, 8), torch.zeros(4)], 4), begins_with_rows({"x": torch.zeros(3)}, 4)
+    (True, False)
+    """
+    first = batch[0] if type(batch) in (list, tuple) and batch else batch
+    return isinstance(first, Tensor) and first.dim() > 0 and first.size(0) == count
+
+
 def samples_left_out(batch: Any, asked: int) -> int:
     """How many of the samples that were ``asked`` for a ``collate_fn`` seems to have left out; 0 if it may hold all.
 

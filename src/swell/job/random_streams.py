@@ -43,16 +43,14 @@ class RandomStreams:
         self._rank: int | None = None  # in the world before
         self._state: tuple[Any, Any, torch.Generator, Any] | None = None  # when the step under way began
         self._python = _WatchedState(
-            present=lambda: getattr(random.getstate, "__self__", None),
-            find=_python_words,
-            copy=lambda: random.getstate(),
+            _python_words(getattr(random.getstate, "__self__", None)),
+            copy=random.getstate,
             holds_normal=lambda state: state[2] is not None,
         )
         self._numpy = NumpyState()
         self._torch = _WatchedState(
-            present=lambda: torch.default_generator,
-            find=_torch_words,
-            copy=lambda: torch.default_generator.clone_state(),  # costs less than the state as a tensor
+            _torch_words(torch.default_generator),
+            copy=torch.default_generator.clone_state,  # costs less than the state as a tensor
             holds_normal=_torch_holds_normal,
         )
 
@@ -138,30 +136,19 @@ def check_random(mode: str) -> None:
 class _WatchedState:
     """The state of a global generator, copied only after it has changed, because a copy takes up to 100 microseconds.
 
-    Whether it has changed is seen in a few words of the generator's memory. If they are not found, it is copied every
-    time. So it is while the generator holds a second normal number, because that is kept apart and its use not seen.
+    Whether it has changed is seen in ``words`` of the generator's memory, its position and some beside it. If they are
+    not found (None), it is copied every time. So it is while the generator holds a second normal number, because that
+    is kept apart and its use not seen. ``holds_normal`` says whether a state does.
     """
 
-    def __init__(
-        self,
-        *,
-        present: Callable[[], Any],  # the generator that is the global one now
-        find: Callable[[Any], Any],  # its position and some words beside it; None if they are not found
-        copy: Callable[[], Any],
-        holds_normal: Callable[[Any], bool],  # whether a state does
-    ) -> None:
-        self._present, self._find, self._copy, self._holds_normal = present, find, copy, holds_normal
-        self._generator: Any = None
-        self._words: Any = None
+    def __init__(self, words: Any, *, copy: Callable[[], Any], holds_normal: Callable[[Any], bool]) -> None:
+        self._words, self._copy, self._holds_normal = words, copy, holds_normal
         self._seen: bytes | None = None  # the words when the state was copied
         self._sure = False  # whether a use of the generator since then would be seen
         self._state: Any = None
 
     def capture(self) -> Any:
         """The state now."""
-        generator = self._present()
-        if generator is not self._generator:
-            self._generator, self._words, self._seen = generator, self._find(generator), None
         if self._words is None:
             return self._copy()
         now = self._words.raw
