@@ -154,9 +154,9 @@ class TorchCollective:
             group = self.group if tensor.device.type != "cpu" or self._sums_on_cpu else self.control_group
             if narrow:
                 pieces = _narrow_pieces(tensor, self.size)
-                received = torch.empty_like(pieces)
+                received = _room_for(pieces, tensor)
                 work = dist.all_to_all_single(_as_bytes(received), _as_bytes(pieces), group=group, async_op=True)
-                pending = PendingNarrow(self, tensor, received, self.begin(work), group, sent=pieces)
+                pending = PendingNarrow(self, tensor, received, self.begin(work), group, pieces=pieces)
             else:
                 work = self.begin(dist.all_reduce(tensor, group=group, async_op=True))
                 pending = PendingTensor(self, tensor, work)
@@ -282,7 +282,10 @@ class PendingTensor:
 
 
 class PendingNarrow(PendingTensor):
-    """A sum that travels in bfloat16, in two parts: each rank adds up one piece of it, then gives that to all."""
+    """A sum that travels in bfloat16, in two parts: each rank adds up one piece of it, then gives that to all.
+
+    ``pieces`` are what the ranks are sent, and later their sums. ``received`` may lie in the tensor's own memory.
+    """
 
     def __init__(
         self,
@@ -292,31 +295,28 @@ class PendingNarrow(PendingTensor):
         work: dist.Work | None,
         group: dist.ProcessGroup,
         *,
-        sent: torch.Tensor,
+        pieces: torch.Tensor,
     ) -> None:
         super().__init__(collective, tensor, work)
-        self._received, self._group = received, group
-        self._sent = sent  # lives until it has arrived
-        self._summed: torch.Tensor | None = None  # all pieces, once the second part is under way
+        self._received, self._pieces, self._group = received, pieces, group
+        self._own: torch.Tensor | None = None  # this rank's sum, which lives until all have it
 
     @torch.no_grad()
     def advance(self) -> None:
         """Add this rank's piece up and begin to give it to all."""
-        if self._summed is not None:
+        if self._own is not None:
             return
         self.drop()
-        received, wide = self._received, self._tensor.dtype
-        piece, self._summed = received.sum(0, dtype=wide).to(received.dtype), torch.empty_like(received)
+        self._own = self._received.sum(0, dtype=self._tensor.dtype).to(self._received.dtype)
         with lost_peers_as_world_errors("summing tensors"):
-            self._work = self._collective.begin(_all_gather(_as_bytes(self._summed), _as_bytes(piece), self._group))
-        self._sent = piece
+            work = _all_gather(_as_bytes(self._pieces), _as_bytes(self._own), self._group)
+            self._work = self._collective.begin(work)
 
     def wait(self) -> None:
         """Return when the sum is there."""
         self.advance()
         self.drop()
-        assert self._summed is not None
-        self._tensor.copy_(self._summed.view(-1)[: self._tensor.numel()].view_as(self._tensor))
+        self._tensor.copy_(self._pieces.view(-1)[: self._tensor.numel()].view_as(self._tensor))
 
 
 def _narrow_pieces(tensor: torch.Tensor, ranks: int) -> torch.Tensor:
@@ -325,6 +325,12 @@ def _narrow_pieces(tensor: torch.Tensor, ranks: int) -> torch.Tensor:
     pieces = torch.zeros(ranks, size, dtype=torch.bfloat16, device=tensor.device)
     pieces.view(-1)[: tensor.numel()] = tensor.detach().view(-1)
     return pieces
+
+
+def _room_for(pieces: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Memory for as many pieces: that of the tensor they were made of, because the sum overwrites it anyway."""
+    room = tensor.detach().view(-1).view(pieces.dtype)
+    return room[: pieces.numel()].view_as(pieces) if room.numel() >= pieces.numel() else torch.empty_like(pieces)
 
 
 def _all_gather(output: torch.Tensor, own: torch.Tensor, group: dist.ProcessGroup) -> dist.Work | None:
