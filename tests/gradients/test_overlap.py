@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from swell.gradients import overlap as overlapping
 from swell.gradients.gradient_sum import GradientSum
-from swell.gradients.overlap import OverlappedSum, Pass
+from swell.gradients.overlap import OverlappedSum, Pass, bucket_bytes
 from swell.runtime.collective import TorchCollective
 from tests.devices import needs_cuda
 from tests.workers import run_processes
@@ -62,8 +62,7 @@ def overlapped(model: nn.Module, collective: Any) -> OverlappedSum:
 def small_buckets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients are moved into their bucket one by one, as large ones are, or together when it is full."""
     monkeypatch.setattr(overlapping, "LARGE", 1 if request.param == "each at once" else 2**15)
-    monkeypatch.setattr(overlapping, "FIRST_BYTES", 64)
-    monkeypatch.setattr(overlapping, "BUCKET_BYTES", 128)
+    monkeypatch.setattr(overlapping, "bucket_bytes", lambda number, total: min(64 << number, 128))
 
 
 @settings(deadline=None, max_examples=60)
@@ -73,8 +72,7 @@ def test_every_gradient_is_in_one_bucket_and_no_bucket_waits_once_it_is_full(
 ) -> None:
     most = first << growth
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlapping, "FIRST_BYTES", first)
-        patch.setattr(overlapping, "BUCKET_BYTES", most)
+        patch.setattr(overlapping, "bucket_bytes", lambda number, total: min(first << number, most))
         parameters = nn.ParameterList([nn.Parameter(torch.ones(size)) for size in sizes])
         echo = Echo()
         overlap = overlapped(parameters, echo)
@@ -158,12 +156,21 @@ def test_gradients_that_are_changed_under_way_are_noticed(
     assert (len(echo.begun) == begun) is touched
 
 
+@given(st.integers(0, 50), st.integers(0, 2**34))
+def test_buckets_are_few_and_grow(number: int, total: int) -> None:
+    size = bucket_bytes(number, total)
+    assert overlapping.LEAST_BYTES <= size <= overlapping.LARGEST_BYTES
+    assert size <= bucket_bytes(number + 1, total)
+    assert bucket_bytes(0, total) <= overlapping.FIRST_BYTES
+    assert size <= max(total / overlapping.PARTS, overlapping.LEAST_BYTES)
+
+
 def sums_on_device(backend: str, steps: int) -> list[float]:
     """The largest error of several steps' summed gradients, in a group of this backend with CUDA tensors."""
     dist.init_process_group(backend)
     rank, size = dist.get_rank(), dist.get_world_size()
     collective = TorchCollective(dist.group.WORLD, dist.new_group(backend="gloo"), "cuda")  # pyright: ignore
-    overlapping.FIRST_BYTES, overlapping.BUCKET_BYTES = 2**16, 2**20
+    overlapping.bucket_bytes = lambda number, total: min(2**16 << number, 2**20)
     model = network(width=512, layers=6).cuda()
     overlap, errors = overlapped(model, collective), []
     for step in range(steps):

@@ -75,7 +75,8 @@ def play(folder: Path, history: History) -> list[dict[str, Any]]:
 def train(folder: str, life: int, resizes: list[tuple[int, int]], stop: int | None, options: dict[str, Any]) -> None:
     """What each worker runs: a job that writes down what it tries and what it commits."""
     place = Path(folder)
-    overlap.FIRST_BYTES = overlap.BUCKET_BYTES = options.get("bucket_bytes", overlap.BUCKET_BYTES)
+    if "bucket_bytes" in options:
+        overlap.bucket_bytes = lambda number, total: options["bucket_bytes"]
     overlap.LARGE = options.get("large", 8)  # some gradients are moved into their bucket before it is full
     job = swell.Job(
         place / "saved",

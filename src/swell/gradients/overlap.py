@@ -14,7 +14,9 @@ from swell.gradients.norms import WIDE
 
 _ALIGNMENT = 64  # elements; buckets begin where every network's fast way may
 LARGE = 2**15  # elements of a gradient on the CPU that is moved into its bucket before that is full
-FIRST_BYTES, BUCKET_BYTES = 2**20, 25 * 2**20  # each bucket is twice the one before, so that the network is busy early
+MIB = 2**20
+LEAST_BYTES, FIRST_BYTES, LARGEST_BYTES = MIB, 8 * MIB, 25 * MIB  # of a bucket, of the first one, and of any
+PARTS = 6  # buckets or so at least: the last one travels when there is nothing left to compute
 
 
 @dataclass
@@ -285,10 +287,19 @@ def _move(parameter: Tensor, view: Tensor) -> None:
 
 
 Kind = tuple[torch.dtype, torch.device]
+Group = tuple[Kind, bool]  # and whether it needs a gradient
 
 
 def _kind(parameter: Tensor) -> Kind:
     return WIDE.get(parameter.dtype, parameter.dtype), parameter.device
+
+
+def _group(parameter: Tensor) -> Group:
+    return _kind(parameter), parameter.requires_grad
+
+
+def _bytes(parameter: Tensor) -> int:
+    return parameter.numel() * _kind(parameter)[0].itemsize
 
 
 def _memory(parameters: Sequence[Tensor]) -> dict[Kind, Tensor]:
@@ -305,17 +316,19 @@ def _aligned(size: int) -> int:
 
 def _buckets(parameters: Sequence[Tensor], order: Sequence[int], memory: dict[Kind, Tensor]) -> list[_Bucket]:
     """Parameters of one type and device together, in the given order; those that need no gradient come last."""
-    groups: dict[tuple[Kind, bool], list[list[int]]] = {}
-    room: dict[tuple[Kind, bool], int] = {}
+    groups: dict[Group, list[list[int]]] = {}
+    totals: dict[Group, int] = {}  # bytes
+    for parameter in parameters:
+        totals[_group(parameter)] = totals.get(_group(parameter), 0) + _bytes(parameter)
+    room = dict.fromkeys(totals, 0)
     for index in order:
-        parameter = parameters[index]
-        group = _kind(parameter), parameter.requires_grad
+        group = _group(parameters[index])
         lists = groups.setdefault(group, [])
         if not lists or room[group] <= 0:  # full: a large gradient does not wait for those that would fit beside it
-            room[group] = min(FIRST_BYTES << len(lists), BUCKET_BYTES)
+            room[group] = bucket_bytes(len(lists), totals[group])
             lists.append([])
         lists[-1].append(index)
-        room[group] -= parameter.numel() * group[0][0].itemsize
+        room[group] -= _bytes(parameters[index])
     place = {index: number for number, index in enumerate(order)}
     made = [(group, indices) for group, lists in groups.items() for indices in lists]
     made.sort(key=lambda one: (not one[0][1], place[one[1][-1]]))  # by when they will be complete
@@ -328,6 +341,18 @@ def _buckets(parameters: Sequence[Tensor], order: Sequence[int], memory: dict[Ki
         buckets.append(_bucket(indices, members, memory[kind][used[kind] : used[kind] + size].data))
         used[kind] += _aligned(size)
     return buckets
+
+
+def bucket_bytes(number: int, total: int) -> int:
+    """How large a bucket is, by its number, of gradients of ``total`` bytes.
+
+    Few, because every exchange has a price of its own. The first are smaller, so that the network is busy early.
+
+    >>> [bucket_bytes(number, 400 * MIB) // MIB for number in range(4)], bucket_bytes(0, 12 * MIB) // MIB
+    ([8, 16, 25, 25], 2)
+    """
+    part = max(total // PARTS, LEAST_BYTES)
+    return min(FIRST_BYTES << number, LARGEST_BYTES, part)
 
 
 def _bucket(indices: list[int], members: Sequence[Tensor], flat: Tensor) -> _Bucket:

@@ -21,6 +21,7 @@ class EarlyExchange:
         self.narrow = False  # whether float32 gradients travel in bfloat16
         self.overlap: OverlappedSum | None = None  # None while gradients are summed afterwards
         self.world: Collective | None = None  # that the step before was made in
+        self.votes_carry_loss = False  # whether the loss of an unmeasured step travels in its votes
         self._last = Pass()  # the last backward pass of the step under way
 
     def expect(self, last: Pass, *, passes: int) -> None:
@@ -47,8 +48,9 @@ class EarlyExchange:
         """Whether the user's loop changed gradients that are under way."""
         return self.overlap is not None and self.overlap.touched()
 
-    def follow_votes(self, overlaps: bool, collective: Collective) -> None:
-        """After a step: go on in the way that all replicas can."""
+    def follow_votes(self, overlaps: bool, collective: Collective, *, on_host: bool = False) -> None:
+        """After a step: go on in the way that all replicas can; ``on_host`` if all have their losses there."""
+        self.votes_carry_loss = on_host
         if not overlaps:
             self.end()
         elif self.overlap is not None:
@@ -62,7 +64,7 @@ class EarlyExchange:
         ``able`` where gradients can be summed while they are computed, which is the same on all replicas.
         """
         self.end()
-        self.world = world
+        self.world, self.votes_carry_loss = world, False
         if able:
             self._begin(world)
 

@@ -12,13 +12,13 @@ from swell.gradients.overlap import OverlappedSum
 
 
 class Sending:
-    """Sends figures and buffers after the buckets of a step; the vote travels beside them.
+    """Sends figures and buffers after the buckets of a step; the vote travels beside them, and may carry the loss.
 
     Every replica begins the same sums in the same order, whatever became of its share. Raises ``WorldError`` where a
     replica was lost, also for buckets that were sent from the backward pass.
     """
 
-    def __init__(self, overlap: OverlappedSum, figures: Tensor, buffers: Sequence[Tensor]) -> None:
+    def __init__(self, overlap: OverlappedSum, figures: Tensor | None, buffers: Sequence[Tensor]) -> None:
         self._overlap, self._figures = overlap, figures
         kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
         for buffer in buffers:
@@ -26,7 +26,8 @@ class Sending:
         self._flats = [(same, torch.cat([buffer.detach().reshape(-1) for buffer in same])) for same in kinds.values()]
         self._flights: list[PendingSum] = []
         for tensor in (figures, *(flat for _, flat in self._flats)):
-            self._flights.append(overlap.collective.begin_sum(tensor))
+            if tensor is not None:
+                self._flights.append(overlap.collective.begin_sum(tensor))
 
     def drop(self) -> None:
         """The step is given up: let everything arrive, and forget it."""
@@ -35,14 +36,14 @@ class Sending:
             flight.wait()
         self._overlap.end()
 
-    def arrive(self, *, irregular: bool, share: float) -> Tensor:
-        """Leave the summed gradients in ``.grad``; returns the summed figures."""
+    def arrive(self, *, irregular: bool, share: float) -> Tensor | None:
+        """Leave the summed gradients in ``.grad``; returns the summed figures, if there were any."""
         self._overlap.wait()
         for flight in self._flights:
             flight.wait()
         self._overlap.release(irregular=irregular, share=share)
         self._overlap.end()
-        return self._figures if share == 1 else self._figures * share
+        return self._figures if share == 1 or self._figures is None else self._figures * share
 
     @torch.no_grad()
     def put_buffers(self) -> None:

@@ -20,6 +20,11 @@ class StepLoss:
         # Others follow, and a CUDA graph writes them to the same memory.
         self.parts.append((part if weight == 1 else part.clone(), weight))
 
+    @property
+    def on_host(self) -> bool:
+        """Whether the step's losses are numbers, so that telling them waits for no device."""
+        return all([not isinstance(loss, Tensor) for loss, _ in self.parts])
+
     def clear(self) -> None:
         """Forget the step's."""
         if self.parts:

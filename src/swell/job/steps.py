@@ -360,7 +360,7 @@ class Steps:
         )
         learner.clear()
         if collective.size > 1:
-            learner.early.follow_votes(verdict.overlaps, collective)
+            learner.early.follow_votes(verdict.overlaps, collective, on_host=verdict.on_host)
         if not outcome.stepped:
             self._committer.skip(step, outcome)
             return False

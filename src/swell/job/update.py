@@ -98,6 +98,8 @@ class Updater:
             clip=as_number(clip),
             fits=fits,
             overlaps=overlaps,
+            on_host=learner is not None and learner.loss.on_host,
+            loss=float(learner.loss.mean()) if learner is not None and learner.early.votes_carry_loss else 0.0,
         )
         return hold(collective, vote)
 
@@ -148,13 +150,15 @@ class Updater:
         sending: Sending | None,
         *,
         with_metrics: bool,
-    ) -> tuple[Tensor, Callable[[], None]]:
+    ) -> tuple[Tensor | float, Callable[[], None]]:
         """Sum gradients, metrics and buffers over replicas; the figures, and what puts the buffers' mean in place."""
         extras = self._pending_metrics(collective, verdict) if with_metrics else []
         if sending is not None:
             if extras:
                 collective.sum_tensors(extras)
-            return sending.arrive(irregular=verdict.irregular, share=_share(step, verdict)), sending.put_buffers
+            share = _share(step, verdict)
+            figures = sending.arrive(irregular=verdict.irregular, share=share)
+            return verdict.loss * share if figures is None else figures, sending.put_buffers
         originals = synchronised_buffers(learner.model)
         buffers = [buffer.detach().clone() for buffer in originals]
 

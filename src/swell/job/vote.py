@@ -29,6 +29,8 @@ class Vote(NamedTuple):
     clip: float  # the largest gradient norm asked for; 0 for none, -1 for a function
     fits: float  # the largest micro-batch that fits this replica's memory; infinite where that is not known
     overlaps: float  # 1 if this replica can sum gradients while it computes them, from the next step on
+    on_host: float  # 1 if it has its losses on the host, so that votes can carry them, from the next step on
+    loss: float  # its part of the step's mean loss, where votes carry it
 
 
 class Signals(NamedTuple):
@@ -58,6 +60,8 @@ class Verdict(NamedTuple):
     clip: float  # what any of them clips by, as ``as_number`` gives it
     fits: float  # the largest micro-batch that fits the memory of all
     overlaps: bool = False  # whether all of them can sum gradients while they compute them
+    on_host: bool = False  # whether all of them have their losses on the host
+    loss: float = 0.0  # the step's mean loss, where votes carry it
 
 
 NO_SIGNALS = Signals()
@@ -115,6 +119,8 @@ def verdict_of(votes: Sequence[Vote]) -> Verdict:
         clip=max(all_of.clip, key=abs),
         fits=min(all_of.fits),
         overlaps=all(all_of.overlaps),
+        on_host=all(all_of.on_host),
+        loss=sum(all_of.loss),
     )
 
 

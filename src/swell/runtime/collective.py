@@ -108,7 +108,7 @@ class TorchCollective:
         mine = torch.tensor(list(numbers), dtype=torch.float64)
         rows = [torch.empty_like(mine) for _ in range(self.size)]
         with lost_peers_as_world_errors("gathering numbers"):
-            self.finish(dist.all_gather(rows, mine, group=self.control_group, async_op=True))
+            self.finish(self.control_group.allgather([rows], [mine]))
         return [row.tolist() for row in rows]
 
     def gather_text(self, text: str) -> list[str]:
@@ -158,8 +158,8 @@ class TorchCollective:
                 work = dist.all_to_all_single(_as_bytes(received), _as_bytes(pieces), group=group, async_op=True)
                 pending = PendingNarrow(self, tensor, received, self.begin(work), group, pieces=pieces)
             else:
-                work = self.begin(dist.all_reduce(tensor, group=group, async_op=True))
-                pending = PendingTensor(self, tensor, work)
+                work = group.allreduce([tensor])  # what ``dist.all_reduce`` calls, which takes a third longer
+                pending = PendingTensor(self, tensor, self.begin(work))
         if self.underway is not None:
             self.underway()
         return pending
