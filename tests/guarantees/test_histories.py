@@ -39,6 +39,7 @@ from swell.job.planner import Planner
 from swell.job.recovery import Recovery
 from swell.job.rollback import Rollback
 from swell.job.run_state import RunState
+from swell.job.step_loss import StepLoss
 from swell.job.steps import Steps
 from swell.job.training_data import LoaderArguments, TrainingData
 from swell.job.update import Outcome, Updater
@@ -134,6 +135,7 @@ class PathLearner:
         self.may_use_moments_at_base = may_use_moments_at_base(rule)
         self.optimizer = SimpleNamespace(param_groups=[{"lr": 1.0}])
         self.early = EarlyExchange(GradientSum(torch.optim.SGD([torch.zeros(1)], lr=1.0)))
+        self.loss = StepLoss()
         self.noise = SimpleNamespace(window=1000.0, estimate=lambda: None, drain=lambda: None)
         self.path: list[list[Any]] = []
         self.last_clip = None
