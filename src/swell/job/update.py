@@ -98,7 +98,7 @@ class Updater:
             clip=as_number(clip),
             fits=fits,
             overlaps=overlaps,
-            on_host=learner is not None and learner.loss.on_host,
+            on_host=learner is not None and self._device.type == "cpu" and learner.loss.on_host,
             loss=float(learner.loss.mean()) if learner is not None and learner.early.votes_carry_loss else 0.0,
         )
         return hold(collective, vote)
