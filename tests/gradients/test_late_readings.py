@@ -95,3 +95,56 @@ def came_of(number: int) -> torch.Tensor:
 def test_exact_figures_on_a_device_are_waited_for() -> None:
     readings: LateReadings[int] = LateReadings(exact=True)
     assert readings.push(torch.ones(1, device="cuda"), 7) == [([1.0], 7)]
+
+
+def test_figures_on_the_host_are_not_held() -> None:
+    readings: LateReadings[str] = LateReadings(exact=False)
+    assert readings.hold([torch.tensor(1.5), torch.tensor([2.0])], "first") == [([1.5, 2.0], "first")]
+
+
+@needs_cuda
+def test_held_figures_come_in_order_with_those_that_are_copied() -> None:
+    readings: LateReadings[int] = LateReadings(exact=False)
+    came = readings.push(came_of(0), 0)  # the clock of those that wait starts here
+    for number in range(1, 60):
+        if number % 7 == 0:
+            came += readings.push(torch.full((3,), float(number), device="cuda"), number, urgent=number % 2 == 0)
+        elif number % 5 == 0:
+            came += readings.hold([came_of(number), came_of(-number).double()], number)
+        else:
+            came += readings.hold([came_of(number)], number)
+    came += readings.drain()
+    assert [payload for _, payload in came] == list(range(60))
+    for values, number in came:
+        sizes = 3 if number and number % 7 == 0 else 2 if number and number % 5 == 0 else 1
+        expected = [float(number)] * sizes
+        assert values == ([expected[0], -expected[1]] if sizes == 2 else expected)
+    assert readings.drain() == []
+
+
+@needs_cuda
+def test_held_figures_that_the_script_wrote_to_are_unknown_and_later_ones_copied() -> None:
+    readings: LateReadings[int] = LateReadings(exact=False)
+    readings.push(came_of(-1), -1)
+    total, came = torch.zeros((), device="cuda"), []
+    for number in range(40):
+        loss = came_of(number)
+        came += readings.hold([loss], number)
+        total = loss if number == 3 else total.add_(loss) if number > 3 else total
+        if number > 20:
+            loss.fill_(-1.0)  # late, when each is copied at once
+    came += readings.drain()
+    expected = [([] if number == 3 else [float(number)], number) for number in range(40)]
+    assert came == [([-1.0], -1), *expected]
+
+
+@needs_cuda
+def test_held_figures_are_read_on_the_stream_that_they_were_computed_on() -> None:
+    readings: LateReadings[int] = LateReadings(exact=False)
+    side, came = torch.cuda.Stream(), []
+    with torch.cuda.stream(side):
+        readings.push(came_of(0), 0)
+        torch.cuda._sleep(10**8)
+        came += readings.hold([came_of(1)], 1)
+    came += readings.hold([came_of(2)], 2)
+    assert [*came, *readings.drain()] == [([0.0], 0), ([1.0], 1), ([2.0], 2)]

@@ -41,11 +41,18 @@ class HostFigures:
         """Whether the numbers are on a CUDA device."""
         return bool(self._numbers) and self._numbers[0].is_cuda
 
+    @property
+    def parts(self) -> list[Tensor]:
+        """What the host needs, number by number."""
+        return self._numbers
+
     def numbers(self) -> Tensor:
         """What the host needs, as one tensor."""
         if not self._numbers:
             return torch.empty(0)
         first = self._numbers[0]
+        if len(self._numbers) == 1:
+            return first
         if len({(number.device, number.dtype) for number in self._numbers}) > 1:
             return torch.stack([number.reshape(()).to(first.device, torch.float64) for number in self._numbers])
         return torch.stack([number.reshape(()) for number in self._numbers])

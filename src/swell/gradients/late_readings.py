@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,12 +21,20 @@ _WAIT_S = 0.25  # the longest that they wait, so that figures of long steps do n
 _UNDER_WAY = 4  # lots of figures under way; one more, and the device is waited for
 
 
+class _Part(NamedTuple, Generic[Payload]):
+    """The next figures of a copy."""
+
+    size: int
+    known: bool  # False where the script has written to them before they were copied
+    payload: Payload
+
+
 @dataclass(slots=True)
 class _Lot(Generic[Payload]):
     """Figures that are on their way to the host together."""
 
     arrival: Any  # the event after the latest of them
-    copies: list[tuple[Tensor, Payload]]
+    copies: list[tuple[Tensor, list[_Part[Payload]]]]
     urgent: bool  # whether the next push waits for them
 
 
@@ -35,12 +45,15 @@ class LateReadings(Generic[Payload]):
     Urgent figures are handed out with the next push, by which time the copy is long done. Others travel a few together
     and are handed out with the first push that finds them there: a host that waited for them could not be ahead of the
     device, and every delay of the one would be the other's too. Memory and events are used again, because making
-    them takes longer than the copy.
+    them takes longer than the copy. Figures that stay where they are, as mostly a loss does, are not even copied one by
+    one.
     """
 
     def __init__(self, *, exact: bool) -> None:
         self._exact = exact
-        self._copies: list[tuple[Tensor, Payload]] = []  # queued after the latest lot
+        self._held: list[tuple[Sequence[Tensor], list[int], Payload]] = []  # figures that stay, writes to them so far
+        self._may_hold = True  # until the script is seen to write to one of them
+        self._copies: list[tuple[Tensor, list[_Part[Payload]]]] = []  # queued after the latest lot
         self._marked_at = 0.0  # when that was
         self._lots: deque[_Lot[Payload]] = deque()
         self._waits = False  # whether one of them is urgent
@@ -56,30 +69,68 @@ class LateReadings(Generic[Payload]):
         """
         if self._exact or not figures.is_cuda:
             return [*self.drain(), (figures.reshape(-1).tolist(), payload)]
-        if self._current is None:
-            self._current = CurrentStream(figures.device)
-        stream = self._current.get()
-        if stream is not self._stream:
-            self._mark(urgent=True)
-            self._stream = stream
-        ready = self._arrived() if self._waits or not self._copies else []  # to ask takes as long as to copy
-        free = self._pinned.get((figures.shape, figures.dtype))
-        numbers = free.pop() if free else torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
-        numbers.copy_(figures, non_blocking=True)  # now: the script, or a CUDA graph, may write over the loss later
-        self._copies.append((numbers, payload))
-        if urgent or len(self._copies) >= _TOGETHER or time.perf_counter() - self._marked_at >= _WAIT_S:
+        ready = self._ask(figures.device)
+        if self._held:
+            self._gather()
+        self._copy(figures, [_Part(figures.numel(), True, payload)])  # now: it may be written over later
+        if urgent or self._are_enough(len(self._copies)):
             self._mark(urgent=urgent)
+        return ready
+
+    def hold(self, figures: Sequence[Tensor], payload: Payload) -> list[tuple[list[float], Payload]]:
+        """As ``push`` of some single numbers that are not urgent, and that nobody is expected to write to.
+
+        Where somebody has, they are handed out as an empty list, and later ones are copied at once.
+        """
+        if self._exact or not self._may_hold or not figures[0].is_cuda:
+            return self.push(torch.stack([figure.reshape(()) for figure in figures]), payload, urgent=False)
+        ready = self._ask(figures[0].device)
+        self._held.append((figures, [figure._version for figure in figures], payload))
+        if self._are_enough(len(self._held)):
+            self._mark(urgent=False)
         return ready
 
     def drain(self) -> list[tuple[list[float], Payload]]:
         """Wait for the figures that are still on their way, and return them."""
-        if not self._copies and not self._lots:
+        if not self._held and not self._copies and not self._lots:
             return []
         self._mark(urgent=True)
         return self._arrived()
 
+    def _ask(self, device: torch.device) -> list[tuple[list[float], Payload]]:
+        """What has arrived before new figures are taken; asked once a lot, because it takes as long as to copy."""
+        if self._current is None:
+            self._current = CurrentStream(device)
+        stream = self._current.get()
+        if stream is not self._stream:
+            self._mark(urgent=True)
+            self._stream = stream
+        return self._arrived() if self._waits or not (self._copies or self._held) else []
+
+    def _are_enough(self, count: int) -> bool:
+        return count >= _TOGETHER or time.perf_counter() - self._marked_at >= _WAIT_S
+
+    def _copy(self, figures: Tensor, parts: list[_Part[Payload]]) -> None:
+        free = self._pinned.get((figures.shape, figures.dtype))
+        numbers = free.pop() if free else torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
+        numbers.copy_(figures, non_blocking=True)
+        self._copies.append((numbers, parts))
+
+    def _gather(self) -> None:
+        """Copy the figures that were held, all at once."""
+        held, self._held = self._held, []
+        parts = [
+            _Part(len(figures), [figure._version for figure in figures] == versions, payload)
+            for figures, versions, payload in held
+        ]
+        self._may_hold = all([part.known for part in parts])
+        with torch.cuda.stream(self._stream):
+            self._copy(torch.stack([figure.reshape(()) for figures, _, _ in held for figure in figures]), parts)
+
     def _mark(self, *, urgent: bool) -> None:
         """Make a lot of the copies that were queued."""
+        if self._held:
+            self._gather()
         if not self._copies:
             if urgent and self._lots:
                 self._lots[-1].urgent = self._waits = True
@@ -103,7 +154,10 @@ class LateReadings(Generic[Payload]):
                 lot.arrival.synchronize()
             awaited -= 1
             self._events.append(lot.arrival)
-            for numbers, payload in lot.copies:
-                read.append((numbers.reshape(-1).tolist(), payload))
+            for numbers, parts in lot.copies:
+                values = iter(numbers.reshape(-1).tolist())
+                for part in parts:
+                    figures = list(islice(values, part.size))
+                    read.append((figures if part.known else [], part.payload))
                 self._pinned.setdefault((numbers.shape, numbers.dtype), []).append(numbers)
         return read

@@ -11,6 +11,7 @@ from swell.core.dual_noise import DualAverage, mean_of_pairs
 from swell.core.moment_average import RECENT, MomentAverage
 from swell.core.noise_judgement import cautious_noise
 from swell.core.types import NoiseEstimate
+from swell.gradients.host_figures import HostFigures
 from swell.gradients.late_readings import LateReadings
 
 
@@ -73,13 +74,25 @@ class GradientNoise:
         for values, earlier in self._readings.push(figures, reading, urgent=reading.urgent):
             self._learn(values, earlier)
 
-    def pass_loss(self, loss: Tensor | float, report: Callable[[float | None], None], *, urgent: bool) -> None:
-        """Pass on the loss of a step that left nothing else, after those of the steps before it."""
+    def pass_loss(
+        self, loss: Tensor | float | HostFigures, report: Callable[[float | None], None], *, urgent: bool, stays: bool
+    ) -> None:
+        """Pass on the loss of a step that left nothing else, after those of the steps before it.
+
+        ``stays`` if its memory is not used for the next one.
+        """
         if isinstance(loss, Tensor):
             self.push(loss, Reading(report, urgent=urgent))
-            return
-        self.drain()
-        report(loss if self.reports_loss else None)
+        elif isinstance(loss, HostFigures):
+            reading = Reading(report, urgent=urgent, work_out=loss.work_out)
+            if urgent or not stays:
+                self.push(loss.numbers(), reading)
+                return
+            for values, earlier in self._readings.hold(loss.parts, reading):
+                self._learn(values, earlier)
+        else:
+            self.drain()
+            report(loss if self.reports_loss else None)
 
     def drain(self) -> None:
         """Wait for figures that are still on their way from the device."""
@@ -87,6 +100,9 @@ class GradientNoise:
             self._learn(values, reading)
 
     def _learn(self, values: list[float], reading: Reading) -> None:
+        if not values:  # nobody knows
+            reading.report(None)
+            return
         if reading.work_out is not None:
             values = reading.work_out(values)
         loss, squares, groups = values[0], values[1:], reading.num_groups

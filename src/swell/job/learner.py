@@ -17,6 +17,7 @@ from swell.gradients.factors import BiasClock, scaled
 from swell.gradients.gradient_sum import DENSE, GradientSum
 from swell.gradients.host_figures import HostFigures
 from swell.gradients.norms import squares_of
+from swell.gradients.optimizer_step import OptimizerStep
 from swell.gradients.overlap import Pass
 from swell.gradients.pairs import GradientPairs
 from swell.gradients.second_moment import SecondMoment
@@ -98,6 +99,7 @@ class Learner:
         self.early = EarlyExchange(self.gradients)
         self.loss = StepLoss()
         self._clock = BiasClock()
+        self.make_step = OptimizerStep(optimizer)
         self._watch = _StepWatch(optimizer)
         self.touched = GradientWatch()
         self.last_clip: Clip | None = None
@@ -175,10 +177,12 @@ class Learner:
             return self.exchange(ALONE, self.gradients.codes(), share=share, measured=measured, extras=())
         if not self.gradients.in_place:
             self.gradients.release(self.gradients.codes())
-        if not measured:
+        if not measured and self.loss.on_host:
             return self.loss.mean()
         figures = HostFigures()
         figures.add(self.loss.parts)
+        if not measured:
+            return figures
         of_metrics = [self.gradients.micro_norms]
         if self.wants_preconditioned:
             of_metrics.append(self.gradients.metric_norms)
@@ -336,7 +340,7 @@ class Learner:
 
     def _step(self, closure: Callable[[], Any] | None) -> bool:
         if self.scaler is None or not self.scaler.is_enabled():
-            self.optimizer.step(closure)  # type: ignore[arg-type]
+            self.make_step(closure)
             self.gradients.preconditioner.stepped()
             return True
         self._watch.stepped = False

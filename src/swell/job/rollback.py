@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from swell.job.joined_copy import JoinedCopy
 from swell.job.learner import Learner
 from swell.job.random_streams import RandomStreams
 
@@ -63,8 +64,7 @@ class _SmallBuffers:
                 if words is not tensor:
                     self._viewed.append(tensor)
         self._addresses = list(map(_address, self._viewed))
-        # Flat tensors or flat views of tensors, and the copy of them all.
-        self._kinds = [(words, torch.cat(words)) for words in kinds.values()]
+        self._kinds = [JoinedCopy(words) for words in kinds.values()]  # of flat tensors, or flat views of tensors
 
     def copy(self) -> None:
         """Copy them all, whether or not they were written to: torch does not count what kernels write."""
@@ -72,8 +72,8 @@ class _SmallBuffers:
         if self.moved(thorough=self._copies_made <= THOROUGH or self._copies_made % THOROUGH == 0):
             self._read()
             return
-        for words, values in self._kinds:
-            torch.cat(words, out=values)
+        for kind in self._kinds:
+            kind.renew()
         for tensor, values in self._others:
             values.copy_(tensor.detach())
 
@@ -85,12 +85,14 @@ class _SmallBuffers:
         places = range(len(slots)) if thorough else self._replaced
         moved = [place for place in places if slots[place][0].get(slots[place][1]) is not tensors[place]]
         self._replaced.update(moved)
-        return bool(moved) or (thorough and list(map(_address, self._viewed)) != self._addresses)
+        if moved or not thorough:
+            return bool(moved)
+        return list(map(_address, self._viewed)) != self._addresses or not all([kind.follows for kind in self._kinds])
 
     def undo(self) -> None:
         """Put them back; what was replaced for the first time, and perhaps some steps ago, stays as it is."""
-        for words, values in self._kinds:
-            torch._foreach_copy_(words, values.split([word.numel() for word in words]))
+        for kind in self._kinds:
+            kind.put_back()
         for tensor, values in self._others:
             tensor.copy_(values)
         certain = self._copies_made <= THOROUGH

@@ -159,17 +159,20 @@ class Steps:
             if learner.communicates:
                 samples = step.mine[step.index].size
                 learner.expect(multiplier, measured=step.measured, samples=samples, passes=step.backwards, last=last)
-        weighted = loss if multiplier == 1 else loss * multiplier
         scaler = learners[0].scaler
         if scaler is not None:
-            weighted = scaler.scale(weighted)
+            loss = scaler.scale(loss)
+        if multiplier != 1 and "grad_tensors" in options:
+            loss = loss * multiplier
+        elif multiplier != 1:  # the same gradients, without computing that product
+            options = {**options, "grad_tensors": torch.full_like(loss, multiplier)}
         if only:
             for learner in learners:
                 step.named.setdefault(self._state.learners.index(learner), set()).add(step.index)
             parameters = [p for learner in learners for p in learner.gradients.parameters if p.requires_grad]
             options = {**options, "inputs": parameters}
         try:
-            torch.autograd.backward(weighted, **options)
+            torch.autograd.backward(loss, **options)
         except BaseException as error:
             step.spoiled = f"the backward pass raised {type(error).__name__}"
             raise

@@ -185,9 +185,11 @@ class Updater:
                 step=position.step, samples=position.samples, batch=batch, preconditioned=preconditioned
             )
         urgent = step.measured or pair is not None or collective.size > 1 or not position.patient
-        if pair is None and not isinstance(figures, HostFigures) and not step.measured:
-            learner.noise.pass_loss(figures, report, urgent=urgent)
+        if pair is None and not step.measured:
+            learner.noise.pass_loss(figures, report, urgent=urgent, stays=learner.loss.stays)
             return
+        if isinstance(figures, HostFigures) and not step.measured:
+            figures = learner.loss.mean()
         small_batches = _compared(learner, step.plan) if step.measured else 0
         if pair is not None:
             small_batches, batch, step.paired = 2, 2 * batch, True
