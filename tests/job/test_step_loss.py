@@ -34,6 +34,7 @@ def a_loss(kind: str) -> Tensor:
     return compiled() * 2 if kind == "after compiled" else compiled()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler
 @pytest.mark.parametrize(
     ("kind", "own"),
     [("operation", True), ("after compiled", True), ("view", False), ("written", False), ("compiled", False)],
