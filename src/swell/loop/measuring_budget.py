@@ -10,7 +10,7 @@ from swell.core.types import Plan
 from swell.errors import CheckpointError
 
 _LEAST_LOAN, _LOAN = 10.0, 250.0  # unmeasured steps' time that the first burst may cost beyond its share; times it
-_UNNEEDED_LOAN, _UNNEEDED = 2.0, 0.75  # where nothing depends on the figures: the loan, and the part of the share used
+_UNNEEDED_LOAN, _UNNEEDED = 2.0, 0.5  # where nothing depends on the figures: the loan, and the part of the share used
 _REPAY = 0.5  # of the share, while the loan is not repaid
 _RECENT = 8  # steps that a mean time is mostly made of
 _OUTLIER = 4.0  # a step that takes this many times its usual time compiled something, or waited for something
@@ -38,7 +38,7 @@ class MeasuringBudget:
 
     A measured step costs what it takes longer than unmeasured steps of the same shape. What all of them cost together
     stays below ``share`` of the time so far, or below ``loan(share)`` steps and half of that share while the run is
-    young. Where nothing depends on the figures it stays below three quarters of that: a step cut in two also slows down
+    young. Where nothing depends on the figures it stays below half of that: a step cut in two also slows down
     those after it, by a tenth to a third of its cost where the host sets the pace of a GPU, and these are not charged.
     A measured step of unknown cost is allowed twice; then unmeasured steps are timed first. A step that takes many
     times longer than usual, because something is compiled, is charged as ``4`` steps.
