@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_RECORD_AFTER = 64  # copies, of which so many are likely followed by many more
+_RECORD_AFTER = 64  # copies; after so many, many more are likely
 _RECORD_FROM = 8  # tensors; to copy fewer takes no longer than to replay a record
 
 
@@ -25,7 +25,7 @@ class JoinedCopy:
         self._values = torch.cat(tensors)
         self._copies = 0
         self._record: Any = None
-        self._recorded: list[Any] = []  # the memory that the record reads
+        self._recorded: list[tuple[int, Any]] = []  # where the tensors were then, and the memory itself, kept alive
 
     def renew(self) -> None:
         """Copy the tensors again."""
@@ -50,7 +50,7 @@ class JoinedCopy:
             torch._foreach_copy_([self._tensors[place] for place in places], [parts[place] for place in places])
 
     def _is_recorded(self, place: int) -> bool:
-        return self._tensors[place].untyped_storage().data_ptr() == self._recorded[place].data_ptr()
+        return self._tensors[place].data_ptr() == self._recorded[place][0]
 
     def _make_record(self) -> None:
         """Record the copy, if the device can; other threads may use it meanwhile."""
@@ -63,6 +63,6 @@ class JoinedCopy:
                 torch.cat(self._tensors, out=self._values)
             finally:
                 record.capture_end()
-            self._recorded = [tensor.untyped_storage() for tensor in self._tensors]
+            self._recorded = [(tensor.data_ptr(), tensor.untyped_storage()) for tensor in self._tensors]
             self._record = record
         torch.cuda.current_stream(device).wait_stream(stream)
