@@ -204,6 +204,22 @@ def test_what_is_right_is_let_be() -> None:
         assert go(body, micro=4)[0].steps == 2
 
 
+def test_gradients_of_the_loss_itself_may_be_given_whatever_the_micro_batch() -> None:
+    def body(job: swell.Job, model: Any, optimizer: Any, x: Tensor, y: Tensor) -> None:
+        loss = mean_loss(model, x, y)
+        job.backward(loss, grad_tensors=torch.full_like(loss, 2.0))
+        job.step()
+
+    def twice(job: swell.Job, model: Any, optimizer: Any, x: Tensor, y: Tensor) -> None:
+        job.backward(2 * mean_loss(model, x, y))
+        job.step()
+
+    for micro in (8, 4, 2):
+        (_, given), (_, expected) = go(body, micro=micro), go(twice, micro=micro)
+        for one, other in zip(given.parameters(), expected.parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=0.0)
+
+
 def test_a_habit_that_begins_late_is_noticed_in_a_model_of_many_parameters() -> None:
     model = nn.Sequential(*[nn.Linear(6, 6) for _ in range(20)], nn.Linear(6, 1)).double()
     number = iter(range(9999))

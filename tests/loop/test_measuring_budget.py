@@ -50,6 +50,15 @@ def test_once_the_loan_is_repaid_the_share_is_used_up(cost: float, share: float)
     assert cost * sum(measured) >= 0.8 * share * steps or sum(measured) >= 0.9 * steps
 
 
+@given(cost=st.floats(0.01, 3.5), share=st.floats(0.005, 0.5))
+def test_where_nothing_needs_the_figures_half_of_the_share_is_used(cost: float, share: float) -> None:
+    steps = int(400 / share)
+    measured = drive(MeasuringBudget(), steps, cost=cost, share=share, needed=False)
+    spent, total = cost * sum(measured), steps + cost * sum(measured)
+    assert spent <= 0.5 * share * total + 4 * cost + 1e-6
+    assert spent >= 0.4 * share * steps or sum(measured) >= 0.9 * steps
+
+
 def test_measuring_that_costs_nothing_is_never_held_back() -> None:
     measured = drive(MeasuringBudget(), 500, cost=0.0, share=0.02)
     assert sum(measured) >= 490
