@@ -52,7 +52,7 @@ class HostFigures:
             return torch.empty(0)
         first = self._numbers[0]
         if len(self._numbers) == 1:
-            return first
+            return first.reshape(1)
         if len({(number.device, number.dtype) for number in self._numbers}) > 1:
             return torch.stack([number.reshape(()).to(first.device, torch.float64) for number in self._numbers])
         return torch.stack([number.reshape(()) for number in self._numbers])

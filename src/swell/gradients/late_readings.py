@@ -83,7 +83,7 @@ class LateReadings(Generic[Payload]):
         Where somebody has, they are handed out as an empty list, and later ones are copied at once.
         """
         if self._exact or not self._may_hold or not figures[0].is_cuda:
-            return self.push(torch.stack([figure.reshape(()) for figure in figures]), payload, urgent=False)
+            return self.push(_joined(figures), payload, urgent=False)
         ready = self._ask(figures[0].device)
         self._held.append((figures, [figure._version for figure in figures], payload))
         if self._are_enough(len(self._held)):
@@ -125,7 +125,7 @@ class LateReadings(Generic[Payload]):
         ]
         self._may_hold = all([part.known for part in parts])
         with torch.cuda.stream(self._stream):
-            self._copy(torch.stack([figure.reshape(()) for figures, _, _ in held for figure in figures]), parts)
+            self._copy(_joined([figure for figures, _, _ in held for figure in figures]), parts)
 
     def _mark(self, *, urgent: bool) -> None:
         """Make a lot of the copies that were queued."""
@@ -161,3 +161,8 @@ class LateReadings(Generic[Payload]):
                     read.append((figures if part.known else [], part.payload))
                 self._pinned.setdefault((numbers.shape, numbers.dtype), []).append(numbers)
         return read
+
+
+def _joined(figures: Sequence[Tensor]) -> Tensor:
+    """Single numbers as one list."""
+    return torch.stack([figure.reshape(()) for figure in figures])

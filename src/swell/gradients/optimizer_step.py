@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from torch.autograd import profiler
 from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 _mark: Any = getattr(Optimizer, "profile_hook_step", None)  # torch's own wrapper
@@ -22,11 +22,7 @@ class OptimizerStep:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
-        self._guard: Any = None
-
-    def ignore(self, guard: Any) -> None:
-        """Leave out this hook before steps that are made here; it is there for steps that are not."""
-        self._guard = guard
+        self.guard: Any | None = None  # the hook that refuses steps by anybody else, and is left out here
 
     def __call__(self, closure: Callable[[], Any] | None) -> None:
         """Make one step."""
@@ -41,9 +37,9 @@ class OptimizerStep:
         """Whether a profiler or somebody's hook waits for steps."""
         optimizer: Any = self._optimizer
         before = optimizer.__dict__.get("_optimizer_step_pre_hooks")
-        if before is None or optimizer._optimizer_step_post_hooks or torch.autograd._profiler_enabled():
+        if before is None or optimizer._optimizer_step_post_hooks or profiler._is_profiler_enabled:
             return True
-        if before and (len(before) > 1 or self._guard is None or self._guard.id not in before):
+        if before and (len(before) > 1 or self.guard is None or self.guard.id not in before):
             return True
         return bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_RECORD_AFTER = 64  # copies; after so many, many more are likely
+_RECORD_AFTER = 64  # copies; a run that ends sooner would not gain by a record
 _RECORD_FROM = 8  # tensors; to copy fewer takes no longer than to replay a record
 
 

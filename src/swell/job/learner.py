@@ -105,7 +105,6 @@ class Learner:
         self.last_clip: Clip | None = None
         self.steps_now = False  # whether the job is stepping the optimizer
         self.takes_script_settings = False  # on a resume: the script's learning rate and so on, not the saved ones
-        self.guard: Any | None = None  # the hook that refuses steps by anybody else
 
     @property
     def sharded(self) -> bool:
@@ -369,8 +368,8 @@ class Learner:
         """The job is over: the optimizer is the user's again."""
         self.noise.drain()
         self.early.end()
-        if self.guard is not None:
-            self.guard.remove()
+        if self.make_step.guard is not None:
+            self.make_step.guard.remove()
 
     # What is saved; the keys are those of the checkpoints' format
 

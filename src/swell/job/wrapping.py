@@ -75,5 +75,4 @@ def _guard(learner: Learner, under_way: Callable[[], bool]) -> None:
             )
 
     if hasattr(learner.optimizer, "register_step_pre_hook"):
-        learner.guard = learner.optimizer.register_step_pre_hook(refuse)
-        learner.make_step.ignore(learner.guard)
+        learner.make_step.guard = learner.optimizer.register_step_pre_hook(refuse)
