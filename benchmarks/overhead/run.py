@@ -2,11 +2,13 @@
 
     python benchmarks/overhead/run.py [--device cuda] [--toy] [--seconds 330] [--out result.json]
 
-Three loops train one model in turns of a few steps: the plain loop with a ``DataLoader``, a job without statistics, and
-a job that measures by its default settings. The first 200 steps and the rest are told apart: compiling, the first burst
-of measuring and everything that is made once fall into the first. On the CPU the time is processor time, because other
-work on the machine falls on all loops alike only then. The file is written after each row, so that a run that is cut
-short leaves the rows before.
+Loops of three kinds train one model in turns of a few steps: the plain loop with a ``DataLoader``, a job without
+statistics, and a job that measures by its default settings. There are several loops of each kind, because where the
+memory of one happens to lie makes up to 2 % of a step whose pace the host sets; ``plain_copies`` says how far the plain
+loops are apart. The first 200 steps and the rest are told apart: compiling, the first burst of measuring and everything
+that is made once fall into the first, and there only the first loop of each kind counts. On the CPU the time is
+processor time, because other work on the machine falls on all loops alike only then. The file is written after each
+row, so that a run that is cut short leaves the rows before.
 """
 
 from __future__ import annotations
@@ -175,33 +177,50 @@ class Clock:
         return time.perf_counter()
 
 
-def measure(case: Case, *, device: str, turn: int, late: int, early: int, deadline: float) -> dict[str, Any]:
-    """Times of all loops by turn, and ratios to the plain loop's turn beside it."""
+def measure(
+    case: Case, *, device: str, turn: int, late: int, early: int, copies: int, deadline: float
+) -> dict[str, Any]:
+    """Times of all loops by turn, and ratios to the plain loops' turns beside them."""
     torch.manual_seed(0)
     model: Any = case.model().to(device).train()
     model = torch.compile(model) if case.compiled else model
-    loops = {k: plain_loop(case, model) if k == "plain" else job_loop(case, model, k) for k in KINDS}
+    names = [(kind, copy) for copy in range(copies) for kind in KINDS]
+    loops = {name: plain_loop(case, model) if name[0] == "plain" else job_loop(case, model, name[0]) for name in names}
     for _ in range(3):  # the first steps compile, choose kernels and fill caches, for all loops alike
-        next(loops["plain"])
-    clock, times = Clock(device), {kind: [] for kind in KINDS}
+        next(loops["plain", 0])
+    clock, times = Clock(device), {name: [] for name in names}
     for number in range((early + late) // turn):
-        for kind in KINDS[number % 3 :] + KINDS[: number % 3]:
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
             before = clock.now()
             for _ in range(turn):
-                next(loops[kind])
-            times[kind].append((clock.now() - before) / turn)
+                next(loops[name])
+            times[name].append((clock.now() - before) / turn)
         if time.monotonic() > deadline and number * turn >= early + 2 * turn:
             break
     split = early // turn
-    result: dict[str, Any] = {"plain_ms": statistics.median(times["plain"][split:]) * 1e3}
+    late_turns = {name: turns[split:] for name, turns in times.items()}
+    means = {
+        kind: [
+            statistics.fmean(turns) for turns in zip(*(late_turns[kind, copy] for copy in range(copies)), strict=True)
+        ]
+        for kind in KINDS
+    }
+    plain = [statistics.median(late_turns["plain", copy]) for copy in range(copies)]
+    result: dict[str, Any] = {
+        "plain_ms": statistics.median(means["plain"]) * 1e3,
+        "plain_copies": [min(plain) / statistics.fmean(plain), max(plain) / statistics.fmean(plain)],
+        "steps": (split + len(means["plain"])) * turn,
+        "copies": copies,
+    }
     for kind in KINDS[1:]:
-        ratios = sorted(a / b for a, b in zip(times[kind][split:], times["plain"][split:], strict=True))
+        ratios = sorted(ours / theirs for ours, theirs in zip(means[kind], means["plain"], strict=True))
         quarter = len(ratios) // 4
-        over = statistics.median(a - b for a, b in zip(times[kind][split:], times["plain"][split:], strict=True))
+        over = statistics.median(ours - theirs for ours, theirs in zip(means[kind], means["plain"], strict=True))
         result[kind] = {
-            "first": sum(times[kind][:split]) / sum(times["plain"][:split]),
+            "first": sum(times[kind, 0][:split]) / sum(times["plain", 0][:split]),
             "later": statistics.median(ratios),
-            "later_mean": sum(times[kind][split:]) / sum(times["plain"][split:]),
+            "later_mean": sum(means[kind]) / sum(means["plain"]),
             "quartiles": [ratios[quarter], ratios[-1 - quarter]],
             "over_ms": over * 1e3,
         }
@@ -214,9 +233,10 @@ def main() -> None:
     arguments.add_argument("--toy", action="store_true", help="the rows of the accelerator in small, on any device")
     arguments.add_argument("--early", type=int, default=EARLY)
     arguments.add_argument("--late", type=int, default=400, help="steps after the first")
+    arguments.add_argument("--copies", type=int, default=3, help="loops of each kind")
     arguments.add_argument("--turn", type=int, default=20, help="steps of one loop before it is another's turn")
     arguments.add_argument("--seconds", type=float, default=1e9, help="for all rows together")
-    arguments.add_argument("--rows", default="", help="only rows with this text in their name")
+    arguments.add_argument("--rows", nargs="+", default=[""], help="only rows with one of these in their name")
     arguments.add_argument("--out", type=Path, default=None)
     options = arguments.parse_args()
     torch.set_num_threads(1)
@@ -227,7 +247,7 @@ def main() -> None:
         name = f"{platform.machine()}, processor time"
     on_gpu = options.toy or options.device == "cuda"
     rows = gpu_cases(toy=options.toy, device=options.device) if on_gpu else cpu_cases()
-    rows = [row for row in rows if options.rows in row.name]
+    rows = [row for row in rows if any(name in row.name for name in options.rows)]
     report: dict[str, Any] = {"device": name, "torch": torch.__version__, "early": options.early, "rows": {}}
     began = time.monotonic()
     for number, case in enumerate(rows):
@@ -240,9 +260,11 @@ def main() -> None:
                 turn=options.turn,
                 late=options.late,
                 early=options.early,
+                copies=options.copies,
                 deadline=deadline,
             )
-            print(f"{case.name:32} plain {figures['plain_ms']:8.3f} ms", end="")
+            least, most = figures["plain_copies"]
+            print(f"{case.name:32} plain {figures['plain_ms']:8.3f} ms ({least:.3f} to {most:.3f})", end="")
             for kind in KINDS[1:]:
                 one = figures[kind]
                 low, high = one["quartiles"]

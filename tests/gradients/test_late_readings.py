@@ -82,9 +82,9 @@ def test_a_host_that_is_ahead_waits_for_figures_only_if_they_are_urgent_or_many(
     came += readings.push(torch.ones((), device="cuda"), 41, urgent=False)
     assert came == [([1.0], number) for number in range(41)]
     torch.cuda._sleep(2 * 10**9)
-    many = [reading for number in range(42, 200) for reading in readings.push(came_of(number), number, urgent=False)]
-    assert len(many) >= 200 - 42 - 16 * 6, "no more than so many are ever under way"
-    assert [*many, *readings.drain()] == [([1.0], 41), *(([float(number)], number) for number in range(42, 200))]
+    many = [reading for number in range(42, 800) for reading in readings.push(came_of(number), number, urgent=False)]
+    assert len(many) >= 800 - 42 - 64 * 6, "no more than so many are ever under way"
+    assert [*many, *readings.drain()] == [([1.0], 41), *(([float(number)], number) for number in range(42, 800))]
 
 
 def came_of(number: int) -> torch.Tensor:
@@ -106,7 +106,7 @@ def test_figures_on_the_host_are_not_held() -> None:
 def test_held_figures_come_in_order_with_those_that_are_copied() -> None:
     readings: LateReadings[int] = LateReadings(exact=False)
     came = readings.push(came_of(0), 0)  # the clock of those that wait starts here
-    for number in range(1, 60):
+    for number in range(1, 160):
         if number % 7 == 0:
             came += readings.push(torch.full((3,), float(number), device="cuda"), number, urgent=number % 2 == 0)
         elif number % 5 == 0:
@@ -114,7 +114,7 @@ def test_held_figures_come_in_order_with_those_that_are_copied() -> None:
         else:
             came += readings.hold([came_of(number)], number)
     came += readings.drain()
-    assert [payload for _, payload in came] == list(range(60))
+    assert [payload for _, payload in came] == list(range(160))
     for values, number in came:
         sizes = 3 if number and number % 7 == 0 else 2 if number and number % 5 == 0 else 1
         expected = [float(number)] * sizes
@@ -127,14 +127,14 @@ def test_held_figures_that_the_script_wrote_to_are_unknown_and_later_ones_copied
     readings: LateReadings[int] = LateReadings(exact=False)
     readings.push(came_of(-1), -1)
     total, came = torch.zeros((), device="cuda"), []
-    for number in range(40):
+    for number in range(140):
         loss = came_of(number)
         came += readings.hold([loss], number)
         total = loss if number == 3 else total.add_(loss) if number > 3 else total
-        if number > 20:
+        if number > 70:
             loss.fill_(-1.0)  # late, when each is copied at once
     came += readings.drain()
-    expected = [([] if number == 3 else [float(number)], number) for number in range(40)]
+    expected = [([] if number == 3 else [float(number)], number) for number in range(140)]
     assert came == [([-1.0], -1), *expected]
 
 

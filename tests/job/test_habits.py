@@ -126,6 +126,17 @@ def test_gradients_of_a_large_model_are_watched_in_long_runs_too() -> None:
         assert watch.change() is (Change.WRITTEN if look % 4 else Change.GONE), look
 
 
+def test_gradients_that_are_not_watched_closely_are_watched_now_and_then() -> None:
+    watch, parameter = GradientWatch(), nn.Parameter(torch.ones(2))
+    parameters, noticed = [parameter], []
+    for _ in range(3 * THOROUGH):
+        parameter.grad = torch.ones(2)
+        watch.remember(parameters, closely=False)
+        parameter.grad.mul_(2)
+        noticed.append(watch.change() is Change.WRITTEN)
+    assert noticed == [look < THOROUGH or look % THOROUGH == 0 for look in range(3 * THOROUGH)]
+
+
 def with_scaler(body: Callable[[Any, Any, Any, Any, Tensor, Tensor], None], *, micro: int) -> int:
     job, model, scaler = swell.Job(batch=8, micro=micro), make_model(), torch.amp.GradScaler("cpu")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

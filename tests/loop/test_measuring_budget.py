@@ -59,6 +59,26 @@ def test_where_nothing_needs_the_figures_half_of_the_share_is_used(cost: float, 
     assert spent >= 0.4 * share * steps or sum(measured) >= 0.9 * steps
 
 
+def test_where_nothing_needs_the_figures_all_that_the_first_measured_step_made_is_charged() -> None:
+    budget = MeasuringBudget()
+    assert budget.allows(SHAPE, share=0.02, needed=False)
+    budget.committed(SHAPE, measured=True)
+    budget.timed(13.0)
+    resumed = MeasuringBudget()
+    resumed.load_state_dict(json.loads(json.dumps(budget.state_dict())))
+    for each in (budget, resumed):
+        assert not any(drive(each, 4, cost=1.0, share=0.02, needed=False))
+        assert each.spent_s == 12.0
+        measured = drive(each, 3000, cost=1.0, share=0.02, needed=False)
+        assert 1200 <= measured.index(True) < 2000
+
+
+def test_figures_that_are_needed_from_now_on_come_at_once() -> None:
+    budget = MeasuringBudget()
+    assert sum(drive(budget, 50, cost=1.0, share=0.02, needed=False)) <= 2
+    assert drive(budget, 8, cost=1.0, share=0.02) == [True] * 8
+
+
 def test_measuring_that_costs_nothing_is_never_held_back() -> None:
     measured = drive(MeasuringBudget(), 500, cost=0.0, share=0.02)
     assert sum(measured) >= 490

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -16,7 +17,7 @@ from swell.gradients.current_stream import CurrentStream
 
 Payload = TypeVar("Payload")
 
-_TOGETHER = 16  # the most figures that wait for each other
+_TOGETHER = 64  # the most figures that wait for each other
 _WAIT_S = 0.25  # the longest that they wait, so that figures of long steps do not
 _UNDER_WAY = 4  # lots of figures under way; one more, and the device is waited for
 
@@ -57,7 +58,7 @@ class LateReadings(Generic[Payload]):
         self._marked_at = 0.0  # when that was
         self._lots: deque[_Lot[Payload]] = deque()
         self._waits = False  # whether one of them is urgent
-        self._pinned: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}  # memory that is free
+        self._pinned: dict[tuple[int, torch.dtype], list[Tensor]] = {}  # memory that is free, by its size
         self._events: list[Any] = []  # that are free
         self._current: CurrentStream | None = None
         self._stream: Any = None  # that the copies are queued on
@@ -111,10 +112,12 @@ class LateReadings(Generic[Payload]):
         return count >= _TOGETHER or time.perf_counter() - self._marked_at >= _WAIT_S
 
     def _copy(self, figures: Tensor, parts: list[_Part[Payload]]) -> None:
-        free = self._pinned.get((figures.shape, figures.dtype))
-        numbers = free.pop() if free else torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
-        numbers.copy_(figures, non_blocking=True)
-        self._copies.append((numbers, parts))
+        count = figures.numel()
+        size = 1 << (count - 1).bit_length()  # a few sizes for all, because new memory takes longer than the copy
+        free = self._pinned.get((size, figures.dtype))
+        memory = free.pop() if free else torch.empty(size, dtype=figures.dtype, pin_memory=True)
+        (memory if count == size else memory[:count]).copy_(figures.reshape(-1), non_blocking=True)
+        self._copies.append((memory, parts))
 
     def _gather(self) -> None:
         """Copy the figures that were held, all at once."""
@@ -124,7 +127,9 @@ class LateReadings(Generic[Payload]):
             for figures, versions, payload in held
         ]
         self._may_hold = all([part.known for part in parts])
-        with torch.cuda.stream(self._stream):
+        # Another stream than the current one only where that was changed since; to enter it takes as long as to copy.
+        assert self._current is not None, "figures are held by whoever has asked for the stream"
+        with nullcontext() if self._current.get() is self._stream else torch.cuda.stream(self._stream):
             self._copy(_joined([figure for figures, _, _ in held for figure in figures]), parts)
 
     def _mark(self, *, urgent: bool) -> None:
@@ -154,12 +159,12 @@ class LateReadings(Generic[Payload]):
                 lot.arrival.synchronize()
             awaited -= 1
             self._events.append(lot.arrival)
-            for numbers, parts in lot.copies:
-                values = iter(numbers.reshape(-1).tolist())
+            for memory, parts in lot.copies:
+                values = iter(memory.tolist())
                 for part in parts:
                     figures = list(islice(values, part.size))
                     read.append((figures if part.known else [], part.payload))
-                self._pinned.setdefault((numbers.shape, numbers.dtype), []).append(numbers)
+                self._pinned.setdefault((len(memory), memory.dtype), []).append(memory)
         return read
 
 

@@ -81,18 +81,19 @@ class GradientNoise:
 
         ``stays`` if its memory is not used for the next one.
         """
-        if isinstance(loss, Tensor):
-            self.push(loss, Reading(report, urgent=urgent))
-        elif isinstance(loss, HostFigures):
-            reading = Reading(report, urgent=urgent, work_out=loss.work_out)
-            if urgent or not stays:
-                self.push(loss.numbers(), reading)
-                return
-            for values, earlier in self._readings.hold(loss.parts, reading):
-                self._learn(values, earlier)
+        if isinstance(loss, HostFigures):
+            parts, reading = loss.parts, Reading(report, urgent=urgent, work_out=loss.work_out)
+        elif isinstance(loss, Tensor):
+            parts, reading = [loss], Reading(report, urgent=urgent)
         else:
             self.drain()
             report(loss if self.reports_loss else None)
+            return
+        if urgent or not stays:
+            self.push(loss.numbers() if isinstance(loss, HostFigures) else loss, reading)
+            return
+        for values, earlier in self._readings.hold(parts, reading):
+            self._learn(values, earlier)
 
     def drain(self) -> None:
         """Wait for figures that are still on their way from the device."""

@@ -23,6 +23,7 @@ class GradientWatch:
 
     It reads no gradient, so nothing waits for the device. All parameters are compared at first and now and then, and
     one of them otherwise, so that a large model pays nothing: who clips or clears gradients mostly does so with all.
+    Where a change would only be told, and not refused, nothing is compared otherwise.
     """
 
     def __init__(self) -> None:
@@ -31,9 +32,12 @@ class GradientWatch:
         self._all: Sequence[Tensor] = ()  # the parameters that were given last
         self._one: Sequence[Tensor] = ()  # one of those that had a gradient when all were looked at
 
-    def remember(self, parameters: Sequence[Tensor]) -> None:
-        """A backward pass is done."""
+    def remember(self, parameters: Sequence[Tensor], *, closely: bool = True) -> None:
+        """A backward pass is done; ``closely`` if no change may be missed."""
         thorough = parameters is not self._all or self._looks < THOROUGH or self._looks % THOROUGH == 0
+        if not thorough and not closely:
+            self._seen = []
+            return
         looked_at = parameters if thorough else self._one
         self._seen = seen = [(p, gradient, gradient._version) for p in looked_at if (gradient := p.grad) is not None]
         if thorough:

@@ -38,10 +38,11 @@ class RandomStreams:
         check_random(mode)
         self._peers, self._mode = peers, mode
         self._on_cuda = peers.device.type == "cuda"
+        self._on_device: torch.Generator | None = None  # torch's generator of the CUDA device, once that is in use
         self._seed: int | None = None  # the script's
         self._own_seed: int | None = None  # what this replica's generators were seeded with here; None for the script's
         self._rank: int | None = None  # in the world before
-        self._state: tuple[Any, Any, torch.Generator, Any] | None = None  # when the step under way began
+        self._state: tuple[Any, Any, torch.Generator, tuple[int, int] | None] | None = None  # when the step began
         self._python = _WatchedState(
             _python_words(getattr(random.getstate, "__self__", None)),
             copy=random.getstate,
@@ -85,12 +86,14 @@ class RandomStreams:
         if self._own_seed is not None and self._rank and torch.initial_seed() != self._own_seed:
             self._seed = torch.initial_seed()
             self._derive(samples)
-        device = self._device_generator() if self._on_cuda else None  # a seed and an offset are all that it has
+        if self._on_cuda and self._on_device is None:
+            self._on_device = self._device_generator()
+        device = self._on_device  # a seed and an offset are all that it has
         self._state = (
             self._python.capture(),
             self._numpy.capture(),
             self._torch.capture(),
-            None if device is None else (device, device.initial_seed(), device.get_offset()),
+            None if device is None else (device.initial_seed(), device.get_offset()),
         )
 
     def _device_generator(self) -> torch.Generator | None:
@@ -105,14 +108,14 @@ class RandomStreams:
         state = self._state
         if state is None:
             return
-        python, numpy, clone, device = state
+        python, numpy, clone, place = state
         random.setstate(python)
         self._numpy.restore(numpy)
         torch.default_generator.set_state(clone.get_state())
-        if device is not None:
-            generator, seed, offset = device
-            generator.manual_seed(seed)
-            generator.set_offset(offset)
+        if place is not None and self._on_device is not None:
+            seed, offset = place
+            self._on_device.manual_seed(seed)
+            self._on_device.set_offset(offset)
 
     def _derive(self, samples: int) -> None:
         seed = torch.initial_seed() if self._seed is None else self._seed

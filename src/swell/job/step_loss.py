@@ -31,6 +31,11 @@ class StepLoss:
         """Whether the step's losses are numbers, so that telling them waits for no device."""
         return all([not isinstance(loss, Tensor) for loss, _ in self.parts])
 
+    @property
+    def is_one(self) -> bool:
+        """Whether it is one loss as it is."""
+        return len(self.parts) == 1 and self.parts[0][1] == 1
+
     def clear(self) -> None:
         """Forget the step's."""
         if self.parts:
@@ -38,7 +43,7 @@ class StepLoss:
 
     def mean(self) -> Tensor | float:
         """Their weighted sum: in float64, unless it is one loss as it is."""
-        if len(self.parts) == 1 and self.parts[0][1] == 1:
+        if self.is_one:
             return self.parts[0][0]
         parts = [(loss.double() if isinstance(loss, Tensor) else loss) * weight for loss, weight in self.parts]
         return sum(parts[1:], parts[0]) if parts else 0.0

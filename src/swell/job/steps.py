@@ -182,7 +182,7 @@ class Steps:
                     learner.early.overlap.disarm()
         step.backwards += 1
         for learner in learners:
-            learner.touched.remember(learner.gradients.parameters)
+            learner.touched.remember(learner.gradients.parameters, closely=step.plan.num_micro_batches > 1)
 
     def weigh(self, learners: Sequence[Learner]) -> None:
         """Weigh gradients that the user's own ``loss.backward()`` left, as ``backward`` would have weighed the loss.

@@ -14,6 +14,7 @@ _UNNEEDED_LOAN, _UNNEEDED = 2.0, 0.5  # where nothing depends on the figures: th
 _REPAY = 0.5  # of the share, while the loan is not repaid
 _RECENT = 8  # steps that a mean time is mostly made of
 _OUTLIER = 4.0  # a step that takes this many times its usual time compiled something, or waited for something
+_ONCE = 16.0  # the most that a measured step is charged as where nothing depends on it, with all that it made once
 _SHAPES = 64  # layouts whose times are remembered
 
 Shape = tuple[int, ...]
@@ -38,10 +39,12 @@ class MeasuringBudget:
 
     A measured step costs what it takes longer than unmeasured steps of the same shape. What all of them cost together
     stays below ``share`` of the time so far, or below ``loan(share)`` steps and half of that share while the run is
-    young. Where nothing depends on the figures it stays below half of that: a step cut in two also slows down
-    those after it, by a tenth to a third of its cost where the host sets the pace of a GPU, and these are not charged.
-    A measured step of unknown cost is allowed twice; then unmeasured steps are timed first. A step that takes many
-    times longer than usual, because something is compiled, is charged as ``4`` steps.
+    young. A measured step of unknown cost is allowed twice; then unmeasured steps are timed first. A step that takes
+    many times longer than usual, because something is compiled, is charged as ``4`` steps.
+
+    Where nothing depends on the figures, half of the share is used: a step cut in two also slows down those after it,
+    by a tenth to a third of its cost where the host sets the pace of a GPU. A measured step of unknown cost is allowed
+    once, and is charged later; what a step makes once, as the kernels for its halves, is charged as well.
 
     Every replica must pass the same numbers: then all of them measure the same steps.
 
@@ -60,16 +63,18 @@ class MeasuringBudget:
         self._relative: float | None = None  # what a measured step costs, in unmeasured steps
         self._usual: dict[Shape, list[float]] = {}  # by shape: mean seconds of an unmeasured step, steps in it
         self._unknown = 0  # measured steps whose cost could not be told
+        self._uncharged: dict[Shape, float] = {}  # seconds of such steps that are charged once that can be
         self._latest_s = 0.0  # of the latest step, had it not been measured
         # The latest step, until the replicas agree on its time: its shape, whether measured, whether timed by itself.
         self._untimed: tuple[Shape, bool, bool] | None = None
+        self._needed = True  # whether anything depended on the figures when a step was last allowed
 
     def allows(self, shape: Shape, *, share: float, needed: bool = True) -> bool:
         """Whether the next step, of this shape, may be measured; sooner where the figures are ``needed``."""
-        usual = self._usual.get(shape)
+        usual, self._needed = self._usual.get(shape), needed
         known = usual is not None and usual[1] >= 2
         if self._relative is None:
-            return known or self._unknown < 2
+            return known or self._unknown < (2 if needed else 1)
         share = share if needed else _UNNEEDED * share
         step_s = usual[0] if usual is not None and known else self._latest_s
         limit = max(share * self.total_s, loan(share, needed=needed) * step_s + _REPAY * share * self.total_s)
@@ -95,10 +100,10 @@ class MeasuringBudget:
             self._unknown += 1
             if self._relative is not None:  # as much as at other shapes
                 self.spent_s += step_s * self._relative / (1 + self._relative)
+            elif not self._needed:
+                self._uncharged[shape] = step_s
         else:
-            cost = min(max(step_s / usual[0] - 1, 0.0), _OUTLIER)
-            self._relative = cost if self._relative is None else self._relative + (cost - self._relative) / _RECENT
-            self.spent_s += cost * usual[0]
+            self._charge(step_s, usual[0])
         self._latest_s = step_s / (1 + self._relative) if measured and self._relative is not None else step_s
         if usual is None or usual[1] < 2:
             self.total_s += 0.0 if self._relative is None else step_s
@@ -117,6 +122,14 @@ class MeasuringBudget:
         else:
             step_s = min(step_s, _OUTLIER * usual[0])
             usual[0] += (step_s - usual[0]) / min(count, _RECENT)
+        if count == 2 and shape in self._uncharged:
+            self._charge(self._uncharged.pop(shape), usual[0])
+
+    def _charge(self, step_s: float, usual_s: float) -> None:
+        charged = min(max(step_s / usual_s - 1, 0.0), _OUTLIER if self._needed else _ONCE)
+        cost = min(charged, _OUTLIER)
+        self._relative = cost if self._relative is None else self._relative + (cost - self._relative) / _RECENT
+        self.spent_s += charged * usual_s
 
     def enter_world(self) -> None:
         """The world changed: the time of the latest step is not known to all."""
@@ -130,6 +143,7 @@ class MeasuringBudget:
             "relative": self._relative,
             "unknown": self._unknown,
             "latest_s": self._latest_s,
+            "uncharged": [[list(shape), step_s] for shape, step_s in self._uncharged.items()],
             "usual": [[list(shape), *values] for shape, values in self._usual.items()],
         }
 
@@ -144,6 +158,7 @@ class MeasuringBudget:
                 "_relative": None if relative is None else float(relative),
                 "_unknown": int(state["unknown"]),
                 "_latest_s": float(state["latest_s"]),
+                "_uncharged": {tuple(map(int, shape)): float(step_s) for shape, step_s in state.get("uncharged", ())},
                 "_usual": usual,
                 "_untimed": None,
             }
