@@ -59,7 +59,7 @@ def test_where_nothing_needs_the_figures_half_of_the_share_is_used(cost: float, 
     assert spent >= 0.4 * share * steps or sum(measured) >= 0.9 * steps
 
 
-def test_where_nothing_needs_the_figures_all_that_the_first_measured_step_made_is_charged() -> None:
+def test_where_nothing_needs_the_figures_the_first_measured_step_is_charged_when_that_can_be_told() -> None:
     budget = MeasuringBudget()
     assert budget.allows(SHAPE, share=0.02, needed=False)
     budget.committed(SHAPE, measured=True)
@@ -67,10 +67,11 @@ def test_where_nothing_needs_the_figures_all_that_the_first_measured_step_made_i
     resumed = MeasuringBudget()
     resumed.load_state_dict(json.loads(json.dumps(budget.state_dict())))
     for each in (budget, resumed):
-        assert not any(drive(each, 4, cost=1.0, share=0.02, needed=False))
-        assert each.spent_s == 12.0
-        measured = drive(each, 3000, cost=1.0, share=0.02, needed=False)
-        assert 1200 <= measured.index(True) < 2000
+        assert not any(drive(each, 3, cost=1.0, share=0.02, needed=False))
+        assert each.spent_s == 4.0
+        measured = drive(each, 2000, cost=1.0, share=0.02, needed=False)
+        assert measured[0], "now its cost can be told at once"
+        assert 500 <= measured[1:].index(True) < 1000
 
 
 def test_figures_that_are_needed_from_now_on_come_at_once() -> None:

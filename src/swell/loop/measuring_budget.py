@@ -14,7 +14,6 @@ _UNNEEDED_LOAN, _UNNEEDED = 2.0, 0.5  # where nothing depends on the figures: th
 _REPAY = 0.5  # of the share, while the loan is not repaid
 _RECENT = 8  # steps that a mean time is mostly made of
 _OUTLIER = 4.0  # a step that takes this many times its usual time compiled something, or waited for something
-_ONCE = 16.0  # the most that a measured step is charged as where nothing depends on it, with all that it made once
 _SHAPES = 64  # layouts whose times are remembered
 
 Shape = tuple[int, ...]
@@ -44,7 +43,7 @@ class MeasuringBudget:
 
     Where nothing depends on the figures, half of the share is used: a step cut in two also slows down those after it,
     by a tenth to a third of its cost where the host sets the pace of a GPU. A measured step of unknown cost is allowed
-    once, and is charged later; what a step makes once, as the kernels for its halves, is charged as well.
+    once, and is charged later, with what it made once, as the kernels for its halves.
 
     Every replica must pass the same numbers: then all of them measure the same steps.
 
@@ -103,7 +102,9 @@ class MeasuringBudget:
             elif not self._needed:
                 self._uncharged[shape] = step_s
         else:
-            self._charge(step_s, usual[0])
+            cost = _cost(step_s, usual[0])
+            self._relative = cost if self._relative is None else self._relative + (cost - self._relative) / _RECENT
+            self.spent_s += cost * usual[0]
         self._latest_s = step_s / (1 + self._relative) if measured and self._relative is not None else step_s
         if usual is None or usual[1] < 2:
             self.total_s += 0.0 if self._relative is None else step_s
@@ -122,14 +123,8 @@ class MeasuringBudget:
         else:
             step_s = min(step_s, _OUTLIER * usual[0])
             usual[0] += (step_s - usual[0]) / min(count, _RECENT)
-        if count == 2 and shape in self._uncharged:
-            self._charge(self._uncharged.pop(shape), usual[0])
-
-    def _charge(self, step_s: float, usual_s: float) -> None:
-        charged = min(max(step_s / usual_s - 1, 0.0), _OUTLIER if self._needed else _ONCE)
-        cost = min(charged, _OUTLIER)
-        self._relative = cost if self._relative is None else self._relative + (cost - self._relative) / _RECENT
-        self.spent_s += charged * usual_s
+        if count == 2 and shape in self._uncharged:  # not what others will cost, which make nothing of that again
+            self.spent_s += _cost(self._uncharged.pop(shape), usual[0]) * usual[0]
 
     def enter_world(self) -> None:
         """The world changed: the time of the latest step is not known to all."""
@@ -168,3 +163,8 @@ class MeasuringBudget:
                 "returned. Load it from a complete checkpoint."
             ) from error
         self.__dict__.update(loaded)  # all or nothing
+
+
+def _cost(step_s: float, usual_s: float) -> float:
+    """What a measured step took longer than usual, in steps."""
+    return min(max(step_s / usual_s - 1, 0.0), _OUTLIER)
