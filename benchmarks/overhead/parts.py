@@ -5,7 +5,7 @@
 Plain loops and jobs without statistics train one model in turns, two of each, and the host's clock is read around each
 part. Nothing waits for the device, so this is the host's time, which sets the pace of short steps. With ``--core`` all
 threads are held to one core once everything is compiled: where they move between cores, a part takes a fifth longer or
-less from one moment to the next. The first steps of a turn, whose code is in no cache, are told apart.
+less from one moment to the next. The first steps of a turn, whose code is in no cache, are left out.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, pairwise
 from typing import Any
 
 import torch
 from run import Case, cpu_cases, gpu_cases
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import swell
@@ -32,48 +32,46 @@ Times = tuple[int, ...]  # of each part, in nanoseconds
 
 
 def plain_loop(case: Case, model: nn.Module) -> Iterator[Times]:
-    optimizer, now = case.optimizer(model.parameters()), time.perf_counter_ns
+    optimizer = case.optimizer(model.parameters())
     loader = DataLoader(case.data, batch_size=case.micro, collate_fn=case.collate, shuffle=case.collate is None)
+
+    def update() -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
     while True:
-        batches = iter(loader)
-        while True:
-            moments = [now()]
-            batch = next(batches, None)
-            if batch is None:
-                break
-            moments.append(now())
-            loss = case.loss(model, batch)
-            moments.append(now())
-            loss.backward()
-            moments.append(now())
-            optimizer.step()
-            optimizer.zero_grad()
-            yield between([*moments, now()])
+        yield from timed(iter(loader), lambda batch: case.loss(model, batch), Tensor.backward, update)
 
 
 def job_loop(case: Case, model: nn.Module) -> Iterator[Times]:
-    now = time.perf_counter_ns
     job = swell.Job(batch=case.batch, micro=case.micro, statistics=False, progress=False)
     job.wrap(model, case.optimizer(model.parameters()))
     loader = job.loader(case.data, collate_fn=case.collate, shuffle=case.collate is None)
     for _ in job.epochs(10**6):
-        batches = iter(loader)
-        while True:
-            moments = [now()]
-            batch = next(batches, None)
-            if batch is None:
-                break
-            moments.append(now())
-            loss = case.loss(model, batch)
-            moments.append(now())
-            job.backward(loss)
-            moments.append(now())
-            job.step()
-            yield between([*moments, now()])
+        yield from timed(iter(loader), lambda batch: case.loss(model, batch), job.backward, job.step)
 
 
-def between(moments: list[int]) -> Times:
-    return tuple(later - before for before, later in pairwise(moments))
+def timed(
+    batches: Iterator[Any],
+    forward: Callable[[Any], Tensor],
+    backward: Callable[[Tensor], object],
+    update: Callable[[], object],
+) -> Iterator[Times]:
+    """Train on one pass over the data."""
+    now = time.perf_counter_ns
+    while True:
+        moments = [now()]
+        batch = next(batches, None)
+        if batch is None:
+            return
+        moments.append(now())
+        loss = forward(batch)
+        moments.append(now())
+        backward(loss)
+        moments.append(now())
+        update()
+        moments.append(now())
+        yield tuple(later - before for before, later in pairwise(moments))
 
 
 def main() -> None:
@@ -87,8 +85,15 @@ def main() -> None:
     arguments.add_argument("--turn", type=int, default=20)
     options = arguments.parse_args()
     torch.set_num_threads(1)
-    rows = gpu_cases(toy=False, device="cuda") if options.device == "cuda" else cpu_cases()
-    case = next(row for row in rows if options.row in ("", row.name) and row.batch == row.micro)
+    torch.backends.cuda.matmul.allow_tf32 = True  # as in run.py
+    every = gpu_cases(toy=False, device="cuda") if options.device == "cuda" else cpu_cases()
+    rows = {row.name: row for row in every if row.batch == row.micro}
+    name = options.row or next(iter(rows))
+    if name not in rows:
+        arguments.error(f"--row is {name!r}; expected one of {', '.join(map(repr, rows))}")
+    if options.turn <= COLD or options.steps < SETTLED + options.turn:
+        arguments.error(f"--turn must be above {COLD}, and --steps {SETTLED} and a turn at least")
+    case = rows[name]
     torch.manual_seed(0)
     model: Any = case.model().to(options.device).train()
     model = torch.compile(model) if case.compiled else model

@@ -212,6 +212,7 @@ def measure(
         "plain_copies": [min(plain) / statistics.fmean(plain), max(plain) / statistics.fmean(plain)],
         "steps": (split + len(means["plain"])) * turn,
         "copies": copies,
+        "turn": turn,
     }
     for kind in KINDS[1:]:
         ratios = sorted(ours / theirs for ours, theirs in zip(means[kind], means["plain"], strict=True))
@@ -247,7 +248,11 @@ def main() -> None:
         name = f"{platform.machine()}, processor time"
     on_gpu = options.toy or options.device == "cuda"
     rows = gpu_cases(toy=options.toy, device=options.device) if on_gpu else cpu_cases()
-    rows = [row for row in rows if any(name in row.name for name in options.rows)]
+    chosen = [row for row in rows if any(name in row.name for name in options.rows)]
+    if not chosen or options.copies < 1:
+        names = ", ".join(repr(row.name) for row in rows)
+        arguments.error(f"--copies must be 1 or more, and --rows must be in the name of one of {names}")
+    rows = chosen
     report: dict[str, Any] = {"device": name, "torch": torch.__version__, "early": options.early, "rows": {}}
     began = time.monotonic()
     for number, case in enumerate(rows):
