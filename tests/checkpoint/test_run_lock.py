@@ -157,8 +157,9 @@ def test_workers_of_one_supervisor_follow_one_another_in_newer_generations_only(
         lock.require()
 
 
+@pytest.mark.parametrize("ended", [False, True])
 def test_a_resumed_run_takes_over_from_the_workers_of_its_dead_supervisor_and_never_the_other_way(
-    tmp_path: Path,
+    tmp_path: Path, ended: bool
 ) -> None:
     control = str(tmp_path / "control")
     record_of(tmp_path, supervisor="1-2-3", supervisor_lock=control, generation=90)
@@ -166,7 +167,7 @@ def test_a_resumed_run_takes_over_from_the_workers_of_its_dead_supervisor_and_ne
     lock.acquire(generation=1)
     assert lock.token == 8 and lock.begins
     lock.release()
-    mine = {"supervisor": own_identity(), "supervisor_lock": control, "generation": 1}
+    mine = {"supervisor": own_identity(), "supervisor_lock": control, "generation": 1, "released": ended}
     record_of(tmp_path, token=9, process="4-5-6", **mine)  # a worker of the resumed run
     stale = lock_of(tmp_path, supervision=Supervision(identity="1-2-3", lock=control))  # it was stopped all the while
     with pytest.raises(RunFolderError, match="taken over"):

@@ -33,7 +33,7 @@ class RunLock:
 
     A script of its own keeps ``writer.lock`` locked, so nobody can acquire the right while it lives; the kernel unlocks
     it when the process dies. Workers of one supervisor follow one another, each in a newer generation, while the
-    supervisor keeps its own lock. Where a file system is shared with other machines the record's time is a sign of life
+    supervisor keeps its own lock; those that outlive it follow one another too, until a newer run has written. Where a file system is shared with other machines the record's time is a sign of life
     too, because locks may not reach them.
 
     Without ``supervision`` a process is refused while a supervisor has the folder, also before its workers write;
@@ -207,12 +207,12 @@ class RunLock:
             if previous.generation >= self._generation:
                 raise self._loss()
             return
+        if mine is not None and not is_running(mine.local):
+            raise self._loss()  # another run had the folder since, even if it has ended: its steps must stay
         if previous.released:
             return
         if mine is not None and here and previous.supervisor_lock == mine.lock:
-            if is_running(mine.local):
-                return  # this worker's supervisor has the lock of the one before, so that one is dead
-            raise self._loss()
+            return  # this worker's supervisor has the lock of the one before, so that one is dead
         if not previous.supervisor and locked and (here or not shared):
             return  # it would hold the lock
         if here or not shared:
