@@ -127,7 +127,7 @@ class PathLearner:
     """Learns nothing but its path: for each update its samples, its batch and its factors."""
 
     schedule, scaler, model = None, None, torch.nn.Module()
-    sharded = wants_preconditioned = False
+    sharded = wants_preconditioned = on_one_gpu = False
     description = "a path"
 
     def __init__(self, rule: Rule) -> None:

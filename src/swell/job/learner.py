@@ -22,6 +22,7 @@ from swell.gradients.overlap import Pass
 from swell.gradients.pairs import GradientPairs
 from swell.gradients.second_moment import SecondMoment
 from swell.gradients.sharded import ShardedGradients, sharded_modules
+from swell.job.backward_thread import has_one_gpu
 from swell.job.early_exchange import EarlyExchange
 from swell.job.gradient_noise import GradientNoise, Reading
 from swell.job.gradient_watch import GradientWatch
@@ -74,6 +75,7 @@ class Learner:
         self.scaler, self.schedule = scaler, schedule
         self.settings = settings_of(optimizer, schedule)  # as they were when the run started
         self.gradients = GradientSum(optimizer)
+        self.on_one_gpu = has_one_gpu(model, self.gradients.parameters)
         modules = sharded_modules(model)
         self._by_metric, self.by_dual_norm = needs_preconditioned(rule), needs_dual(rule)
         if self.by_dual_norm:
@@ -139,6 +141,7 @@ class Learner:
         self.early.end()
         self.noise.drain()
         self.gradients.clear()
+        self.on_one_gpu = has_one_gpu(self.model, self.gradients.parameters)
         if self.pairs is not None:
             self.pairs.clear()
         self.noise.reset()

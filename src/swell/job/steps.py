@@ -13,6 +13,7 @@ from swell.core.protocols import Collective
 from swell.errors import LoopError, WorldError
 from swell.gradients.overlap import Pass
 from swell.job.arguments import check_loss
+from swell.job.backward_thread import in_this_thread
 from swell.job.committer import Committer
 from swell.job.habits import Habits
 from swell.job.learner import Clip, Learner
@@ -172,7 +173,8 @@ class Steps:
             parameters = [p for learner in learners for p in learner.gradients.parameters if p.requires_grad]
             options = {**options, "inputs": parameters}
         try:
-            torch.autograd.backward(loss, **options)
+            with in_this_thread(all([learner.on_one_gpu for learner in learners])):
+                torch.autograd.backward(loss, **options)
         except BaseException as error:
             step.spoiled = f"the backward pass raised {type(error).__name__}"
             raise
