@@ -11,7 +11,6 @@ less from one moment to the next. The first steps of a turn, whose code is in no
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from itertools import chain, pairwise
 from typing import Any
 
 import torch
-from run import Case, cpu_cases, gpu_cases
+from run import Case, cpu_cases, gpu_cases, held_to
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -105,18 +104,16 @@ def main() -> None:
     }
     for _ in range(3):  # what compiles does so now, and the threads of the backward pass begin
         next(loops["plain"])
-    if options.core is not None:
-        for thread in os.listdir("/proc/self/task"):
-            os.sched_setaffinity(int(thread), {options.core})
     times: dict[str, list[Times]] = {name: [] for name in loops}
     names = list(loops)
-    for number in range(options.steps // options.turn):
-        shift = number % len(names)
-        for name in names[shift:] + names[:shift]:
-            if options.device == "cuda":
-                torch.cuda.synchronize()
-            turn = [next(loops[name]) for _ in range(options.turn)]
-            times[name] += turn[COLD:] if number * options.turn >= SETTLED else []
+    with held_to(options.core):
+        for number in range(options.steps // options.turn):
+            shift = number % len(names)
+            for name in names[shift:] + names[:shift]:
+                if options.device == "cuda":
+                    torch.cuda.synchronize()
+                turn = [next(loops[name]) for _ in range(options.turn)]
+                times[name] += turn[COLD:] if number * options.turn >= SETTLED else []
     print(f"{case.name}, medians in microseconds" + ("" if options.core is None else f", on core {options.core}"))
     for number, part in enumerate(chain(PARTS, ["all"])):
         medians = {}

@@ -1,14 +1,15 @@
 """What a whole job costs against the plain torch loop that it replaces, one process, interleaved.
 
-    python benchmarks/overhead/run.py [--device cuda] [--toy] [--seconds 330] [--out result.json]
+    python benchmarks/overhead/run.py [--device cuda] [--core 4] [--toy] [--seconds 330] [--out result.json]
 
 Loops of three kinds train one model in turns of a few steps: the plain loop with a ``DataLoader``, a job without
 statistics, and a job that measures by its default settings. There are several loops of each kind, because where the
 memory of one happens to lie makes up to 2 % of a step whose pace the host sets; ``plain_copies`` says how far the plain
 loops are apart. The first 200 steps and the rest are told apart: compiling, the first burst of measuring and everything
 that is made once fall into the first, and there only the first loop of each kind counts. On the CPU the time is
-processor time, because other work on the machine falls on all loops alike only then. The file is written after each
-row, so that a run that is cut short leaves the rows before.
+processor time, because other work on the machine falls on all loops alike only then. With ``--core`` all threads are
+held to one core once the model is compiled: there the plain loop is quickest and steps scatter least. The file is
+written after each row, so that a run that is cut short leaves the rows before.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import platform
 import statistics
 import sys
@@ -177,8 +179,26 @@ class Clock:
         return time.perf_counter()
 
 
+@contextlib.contextmanager
+def held_to(core: int | None) -> Iterator[None]:
+    """Hold all threads of this process to one core, and let them go again; None leaves them where they are."""
+    free = os.sched_getaffinity(0)
+    try:
+        if core is not None:
+            _hold({core})
+        yield
+    finally:
+        if core is not None:
+            _hold(free)
+
+
+def _hold(cores: set[int]) -> None:
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), cores)
+
+
 def measure(
-    case: Case, *, device: str, turn: int, late: int, early: int, copies: int, deadline: float
+    case: Case, *, device: str, core: int | None, turn: int, late: int, early: int, copies: int, deadline: float
 ) -> dict[str, Any]:
     """Times of all loops by turn, and ratios to the plain loops' turns beside them."""
     torch.manual_seed(0)
@@ -189,15 +209,16 @@ def measure(
     for _ in range(3):  # the first steps compile, choose kernels and fill caches, for all loops alike
         next(loops["plain", 0])
     clock, times = Clock(device), {name: [] for name in names}
-    for number in range((early + late) // turn):
-        shift = number % len(names)
-        for name in names[shift:] + names[:shift]:
-            before = clock.now()
-            for _ in range(turn):
-                next(loops[name])
-            times[name].append((clock.now() - before) / turn)
-        if time.monotonic() > deadline and number * turn >= early + 2 * turn:
-            break
+    with held_to(core):
+        for number in range((early + late) // turn):
+            shift = number % len(names)
+            for name in names[shift:] + names[:shift]:
+                before = clock.now()
+                for _ in range(turn):
+                    next(loops[name])
+                times[name].append((clock.now() - before) / turn)
+            if time.monotonic() > deadline and number * turn >= early + 2 * turn:
+                break
     split = early // turn
     late_turns = {name: turns[split:] for name, turns in times.items()}
     means = {
@@ -236,6 +257,7 @@ def main() -> None:
     arguments.add_argument("--late", type=int, default=400, help="steps after the first")
     arguments.add_argument("--copies", type=int, default=3, help="loops of each kind")
     arguments.add_argument("--turn", type=int, default=20, help="steps of one loop before it is another's turn")
+    arguments.add_argument("--core", type=int, default=None, help="hold all threads to this core")
     arguments.add_argument("--seconds", type=float, default=1e9, help="for all rows together")
     arguments.add_argument("--rows", nargs="+", default=[""], help="only rows with one of these in their name")
     arguments.add_argument("--out", type=Path, default=None)
@@ -253,7 +275,8 @@ def main() -> None:
         names = ", ".join(repr(row.name) for row in rows)
         arguments.error(f"--copies must be 1 or more, and --rows must be in the name of one of {names}")
     rows = chosen
-    report: dict[str, Any] = {"device": name, "torch": torch.__version__, "early": options.early, "rows": {}}
+    report: dict[str, Any] = {"device": name, "torch": torch.__version__, "core": options.core, "early": options.early}
+    report["rows"] = {}
     began = time.monotonic()
     for number, case in enumerate(rows):
         left = options.seconds - (time.monotonic() - began)
@@ -262,6 +285,7 @@ def main() -> None:
             report["rows"][case.name] = figures = measure(
                 case,
                 device=options.device,
+                core=options.core,
                 turn=options.turn,
                 late=options.late,
                 early=options.early,
