@@ -21,5 +21,11 @@ def receive(collective: Collective, source: int) -> Any:
     return share_state(state_of(collective.rank), collective=collective, source=source)
 
 
+def receive_in_place(collective: Collective, source: int) -> tuple[Any, dict[str, torch.Tensor]]:
+    """What arrives, and what this rank's own weights are then."""
+    own = state_of(collective.rank)
+    return share_state(own, collective=collective, source=source, own={"model": own["model"]}), own["model"]
+
+
 def gather(collective: Collective, destination: int | None) -> Any:
     return gather_values(collective, state_of(collective.rank), destination=destination)

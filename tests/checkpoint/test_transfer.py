@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from swell.checkpoint import empty_like, gather_values, pack, unpack
 from swell.checkpoint.encoding import MARK
 from swell.errors import CheckpointError
-from tests.checkpoint.replicas import gather, receive, state_of
+from tests.checkpoint.replicas import gather, receive, receive_in_place, state_of
 from tests.checkpoint.states import same, states
 from tests.workers import run_workers
 
 VERSION = json.loads(pack(None)[0])["version"]
 
 
-def sent(state: Any) -> Any:
+def sent(state: Any, own: Any = None) -> Any:
     text, tensors = pack(state)
-    received = empty_like(text)
+    received = empty_like(text, own=own)
     for ours, theirs in zip(received, tensors, strict=True):
         ours.copy_(theirs)
     return unpack(text, received)
@@ -29,6 +29,41 @@ def sent(state: Any) -> Any:
 @given(state=states)
 def test_every_state_arrives_bit_for_bit(state: Any) -> None:
     assert same(sent(state), state)
+
+
+@given(state=states, other=states)
+def test_every_state_arrives_in_the_memory_of_another(state: Any, other: Any) -> None:
+    assert same(sent(state, own=other), state)
+    assert same(sent(state, own=sent(state)), state)
+
+
+def test_what_has_the_same_place_and_form_is_received_in_place_and_nothing_else() -> None:
+    images = torch.randn(2, 3, 4, 5)
+    state = {"a": torch.ones(3), "b": torch.ones(2), "c": torch.ones(2), "d": images, "e": torch.ones(4)}
+    own = {
+        "a": torch.zeros(3),
+        "b": torch.zeros(2, dtype=torch.int32),
+        "c": torch.zeros(1, 2),
+        "d": images.to(memory_format=torch.channels_last) * 0,
+        "f": torch.zeros(4),
+        "g": torch.zeros(3),
+    }
+    arrived = sent(state, own=own)
+    assert same(arrived, state)
+    assert {name for name, tensor in own.items() if tensor.any()} == {"a"}
+    assert arrived["a"].data_ptr() == own["a"].data_ptr()
+
+
+def test_a_slice_is_not_received_in_place() -> None:
+    base = torch.zeros(4, 4)
+    assert same(sent({"w": torch.ones(4, 2)}, own={"w": base[:, :2]}), {"w": torch.ones(4, 2)})
+    assert not base.any()
+
+
+def test_tied_weights_of_the_receiver_alone_are_no_trouble() -> None:
+    tied = torch.zeros(3)
+    state = {"encoder": torch.ones(3), "decoder": torch.full((3,), 2.0)}
+    assert same(sent(state, own={"encoder": tied, "decoder": tied}), state)
 
 
 @given(state=states)
@@ -124,6 +159,14 @@ def test_tensors_of_other_lengths_than_announced_are_refused() -> None:
 def test_every_replica_receives_the_source_state(world: int, source: int) -> None:
     for received in run_workers(world, receive, source):
         assert same(received, state_of(source))
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(("world", "source"), [(2, 1), (3, 0)])
+def test_every_replica_receives_the_source_state_in_its_own_memory(world: int, source: int) -> None:
+    for received, own in run_workers(world, receive_in_place, source):
+        assert same(received, state_of(source))
+        assert same(own, state_of(source)["model"])
 
 
 @pytest.mark.distributed

@@ -33,8 +33,8 @@ class RunLock:
 
     A script of its own keeps ``writer.lock`` locked, so nobody can acquire the right while it lives; the kernel unlocks
     it when the process dies. Workers of one supervisor follow one another, each in a newer generation, while the
-    supervisor keeps its own lock; those that outlive it follow one another too, until a newer run has written. Where a file system is shared with other machines the record's time is a sign of life
-    too, because locks may not reach them.
+    supervisor keeps its own lock; those that outlive it follow one another too, until a newer run has written. Where a
+    file system is shared with other machines the record's time is a sign of life too, because locks may not reach them.
 
     Without ``supervision`` a process is refused while a supervisor has the folder, also before its workers write;
     ``supervised`` says that this one is a worker of it all the same.

@@ -16,7 +16,7 @@ from swell.errors import CheckpointError
 
 Value = TypeVar("Value")
 
-_VERSION = 2
+_VERSION = 3
 
 
 def pack(state: Any, *, device: torch.device | str | None = None) -> tuple[str, list[torch.Tensor]]:
@@ -35,11 +35,23 @@ def pack(state: Any, *, device: torch.device | str | None = None) -> tuple[str, 
     return json.dumps({"version": _VERSION, "tensors": packer.specs, "state": structure}), packer.tensors
 
 
-def empty_like(text: str, *, device: torch.device | str | None = None) -> list[torch.Tensor]:
-    """Tensors to receive into: the lengths and device types that ``pack`` gave, or all of them on ``device``."""
+def empty_like(text: str, *, device: torch.device | str | None = None, own: Any = None) -> list[torch.Tensor]:
+    """Tensors to receive into: the lengths and device types that ``pack`` gave, or all of them on ``device``.
+
+    Those that ``own`` has at the same place of its structure, in the same form, are its own memory.
+    """
+    mine = _Packer(device)
+    encode(own, leaf=mine.leaf, native=IN_JSON)
+    held = {str(spec): tensor for spec, tensor in zip(mine.specs, mine.tensors, strict=True)}
+
+    def memory(spec: dict[str, Any]) -> torch.Tensor:
+        if (found := held.pop(str(spec), None)) is not None:
+            return found
+        return torch.empty(spec["bytes"], dtype=torch.uint8, device=device or spec["device"])
+
     specs = _parsed(text)["tensors"]
     try:
-        return [torch.empty(spec["bytes"], dtype=torch.uint8, device=device or spec["device"]) for spec in specs]
+        return [memory(spec) for spec in specs]
     except (KeyError, TypeError, RuntimeError) as error:
         raise _malformed(error) from error
 
@@ -62,16 +74,25 @@ def unpack(text: str, tensors: Sequence[torch.Tensor]) -> Any:
         raise _malformed(error) from error
 
 
-def share_state(state: Any, *, collective: Collective, source: int, device: torch.device | str | None = None) -> Any:
+def share_state(
+    state: Any,
+    *,
+    collective: Collective,
+    source: int,
+    device: torch.device | str | None = None,
+    own: Any = None,
+) -> Any:
     """The source rank's state, on every rank; the other ranks' ``state`` is ignored.
 
-    Every rank calls it. The source gets its own state back, not a copy.
+    Every rank calls it. The source gets its own state back, not a copy. What another rank has of such a state may be
+    given as ``own``: tensors of the same form are received into their memory, and not held twice. If a rank is lost
+    meanwhile, a part of them may be written over.
     """
     sends = collective.rank == source
     text, tensors = pack(state, device=device) if sends else ("", [])
     text = collective.gather_text(text)[source]
     if not sends:
-        tensors = empty_like(text, device=device)
+        tensors = empty_like(text, device=device, own=own)
     collective.broadcast_tensors(tensors, source=source)
     return state if sends else unpack(text, tensors)
 
@@ -125,6 +146,7 @@ class _Packer:
         self.tensors.append(flat_bytes(tensor if tensor.stride() == stride else tensor.clone()))
         self.specs.append(
             {
+                "place": where,
                 "dtype": dtype_name(tensor.dtype),
                 "shape": list(tensor.shape),
                 "stride": list(stride),

@@ -95,7 +95,7 @@ class Recovery:
         if places[source] < 0:
             resumed = self._saving.resume()
             if not resumed and collective.size > 1 and not state.pace.even:
-                state.restore(share_state(state.capture(), collective=collective, source=0))
+                self._begin_alike(collective)
             self._enter_world(continues=True, resumed=resumed)
             return
         self._saving.numbering.follow(rows[source][2:], writes=self._peers.is_first)
@@ -112,6 +112,12 @@ class Recovery:
         state.pace.enter_world()
         state.measuring.enter_world()
         self._enter_world(continues=own == places[source])
+
+    def _begin_alike(self, collective: Collective) -> None:
+        """Begin with the first replica's state; in the memory of the own one, unless replicas may be lost meanwhile."""
+        mine = self._state.capture()
+        own = None if self._peers.elastic else {"trainees": mine["trainees"]}
+        self._state.restore(share_state(mine, collective=collective, source=0, own=own))
 
     def _enter_world(self, *, continues: bool, resumed: bool = False) -> None:
         """Give this replica its random numbers; a run that was resumed has them already."""
