@@ -6,7 +6,7 @@ Workers are processes joined by gloo on the CPU. On the loopback they share it; 
 namespace of its own, behind a bridge, with its interface limited by ``tc``. The script makes the namespaces and removes
 them, and skips links with a reason where it may not. In each worker DDP and the job take turns of a few steps, so that
 other work on the machine falls on both. The model is a chain of square layers, whose gradients are 33.6 MB. On the
-loopback each loop also runs by itself, several times, for its peak memory, which differs between runs.
+loopback each loop also runs by itself, several times, for the peak memory of its workers, which differs between runs.
 """
 
 from __future__ import annotations
@@ -106,9 +106,10 @@ def work(options: argparse.Namespace) -> None:
             dist.barrier()
             if turn >= WARM_UP:
                 times[name].append((time.perf_counter() - began) / TURN)
+    peaks = [torch.zeros(1) for _ in range(dist.get_world_size())]
+    dist.all_gather(peaks, torch.tensor([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
     if dist.get_rank() == 0:
-        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        Path(options.result).write_text(json.dumps({"times": times, "peak_mb": peak_mb}))
+        Path(options.result).write_text(json.dumps({"times": times, "peaks_mb": [peak.item() for peak in peaks]}))
     sys.stdout.flush()
     os._exit(0)  # the loops share one group, which each would leave by itself
 
@@ -163,7 +164,7 @@ def free_port() -> int:
 def start(
     options: argparse.Namespace, count: int, inside: list[str] | None, result: Path, *, only: str = ""
 ) -> dict[str, Any]:
-    """Run the workers to their end; returns the first one's times and its peak memory. ``only`` names one loop."""
+    """Run the workers to their end; returns the first one's times and all peaks. ``only`` names one loop."""
     address = "127.0.0.1" if inside is None else f"{NETWORK}.1"
     common = {**os.environ, "MASTER_ADDR": address, "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
     common |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo" if inside is None else "eth0"}
@@ -193,7 +194,7 @@ def measure(options: argparse.Namespace, link: str, count: int) -> dict[str, Any
         peaks: dict[str, list[float]] = {name: [] for name in ("ddp", *KINDS)}
         for _ in range(options.peaks):
             for name, values in peaks.items():
-                values.append(start(options, count, None, result, only=name)["peak_mb"])
+                values += start(options, count, None, result, only=name)["peaks_mb"]
         row["peak_mb"] = {name: sorted(values) for name, values in peaks.items() if values}
     else:
         with namespaces(count, *limits) as inside:
@@ -215,7 +216,7 @@ def main() -> None:
     arguments.add_argument("--width", type=int, default=1024)
     arguments.add_argument("--layers", type=int, default=8)
     arguments.add_argument("--share", type=int, default=16, help="samples of one worker in a step")
-    arguments.add_argument("--peaks", type=int, default=7, help="runs of each loop by itself, for its peak memory")
+    arguments.add_argument("--peaks", type=int, default=7, help="runs of each loop by itself, for its peaks of memory")
     arguments.add_argument("--timeout", type=float, default=900.0)
     arguments.add_argument("--out", type=Path, default=None)
     arguments.add_argument("--result", default="", help=argparse.SUPPRESS)

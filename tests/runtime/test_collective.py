@@ -107,13 +107,15 @@ def lose_the_last(collective: Collective, doing: str) -> str:
                 collective.sum_tensors([torch.ones(1000)])
             elif doing == "broadcast":
                 collective.broadcast_tensors([torch.ones(1000)], source=collective.size - 1)
+            elif doing == "prepare" and isinstance(collective, TorchCollective):
+                collective.prepare_sums()
             else:
                 collective.barrier()
     return str(caught.value)
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("doing", ["numbers", "text", "sum", "broadcast", "barrier"])
+@pytest.mark.parametrize("doing", ["numbers", "text", "sum", "broadcast", "prepare", "barrier"])
 def test_a_lost_peer_surfaces_as_a_world_error_in_whatever_is_done_next(doing: str) -> None:
     *survivors, lost = run_workers(3, lose_the_last, doing, may_die={2})
     assert lost == Died(-signal.SIGKILL)

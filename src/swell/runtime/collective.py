@@ -21,6 +21,7 @@ _SETTLE_S = 1.0  # for exchanges to fail once their connections are cut
 BUCKET_BYTES = 8 * 2**20  # tensors travel together up to this size
 _LARGE_BYTES = 2**20  # a tensor of this size, whatever its layout, travels by itself, so that most need no copy
 _AT_ONCE = 2  # buckets under way, so that the copies they need stay small
+_SMALL, _SMALL_SUMS = 2**12, 8  # elements of a sum that prepares others, and how many of them
 
 
 class Alone:
@@ -149,6 +150,17 @@ class TorchCollective:
     def overlaps(self) -> bool:
         """Whether sums that are under way leave the way free for numbers."""
         return self.size > 1 and self.group is not self.control_group
+
+    def prepare_sums(self) -> None:
+        """Before the first sum on the CPU: let gloo's threads allocate what they keep, by some small ones.
+
+        For a large sum each of them needs up to 2 MB, and frees it afterwards. What it allocates meanwhile for the
+        first time, and keeps, would divide that memory, so that the next sum needs as much again.
+        """
+        if self.size > 1 and self.device.type == "cpu" and self._sums_on_cpu:
+            sums = [self.begin_sum(torch.zeros(_SMALL)) for _ in range(_SMALL_SUMS)]
+            for pending in sums:
+                pending.wait()
 
     def begin_sum(self, tensor: torch.Tensor, *, narrow: bool = False) -> PendingTensor:
         """Begin to replace a contiguous tensor by its sum over ranks; ``wait`` for it before the tensor is used.

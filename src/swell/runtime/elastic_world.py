@@ -153,6 +153,8 @@ class ElasticWorld:
                     raise
                 collective = self._go_on_alone()
         self._link.main.enter_world()
+        if isinstance(collective, TorchCollective):
+            collective.prepare_sums()
         return collective
 
     def _reform(self) -> TorchCollective:

@@ -12,7 +12,6 @@ from swell.core.protocols import Collective
 from swell.errors import ConfigError, WorldError
 from swell.runtime.at_exit import AtExit
 from swell.runtime.collective import Alone, TorchCollective
-from swell.runtime.elastic_world import open_elastic_world
 from swell.runtime.environment import Environment, read_environment
 from swell.runtime.process_groups import (
     DEFAULT_TIMEOUT_S,
@@ -186,6 +185,8 @@ def open_world(
         raise ConfigError(f"timeout_s is {timeout_s}; expected seconds above 0.")
     environment = read_environment() if environment is None else environment
     if environment.supervised:
+        from swell.runtime.elastic_world import open_elastic_world  # with all that links it to a supervisor
+
         return open_elastic_world(environment, device, backend=backend, timeout_s=timeout_s)
     if dist.is_available() and dist.is_initialized():
         return _adopt(environment, device, backend, timeout_s)
@@ -193,6 +194,7 @@ def open_world(
         return StaticWorld(Alone(), device=choose_device(device, local_rank=0), owns_group=False)
     own_device = choose_device(device, local_rank=environment.local_rank or 0, backend=backend)
     collective = join_default_group(backend=choose_backend(own_device, backend), device=own_device, timeout_s=timeout_s)
+    collective.prepare_sums()
     return StaticWorld(collective, device=own_device, nodes=environment.nodes, owns_group=True)
 
 
@@ -201,4 +203,5 @@ def _adopt(environment: Environment, device: torch.device | str, backend: str | 
     local_rank = environment.local_rank if environment.local_rank is not None else dist.get_rank()
     own_device = choose_device(device, local_rank=local_rank, backend=backend or dist.get_backend())
     collective = wrap_default_group(own_device, timeout_s=timeout_s)
+    collective.prepare_sums()
     return StaticWorld(collective, device=own_device, nodes=environment.nodes, owns_group=False)
