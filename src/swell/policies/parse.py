@@ -7,6 +7,8 @@ from typing import Any
 
 from swell.core.protocols import Policy
 from swell.errors import ConfigError
+from swell.policies.catalog import COMBINATORS, POLICIES
+from swell.policies.one_pass import OnePass
 
 
 def policy_from_text(text: str) -> Policy:
@@ -30,8 +32,6 @@ def policy_from_text(text: str) -> Policy:
 
 
 def _built(node: ast.expr) -> Any:
-    from swell.policies import COMBINATORS, POLICIES, OnePass  # here, because that module imports this one's siblings
-
     if not isinstance(node, ast.Call):
         return ast.literal_eval(node)
     known = {cls.__name__: cls for cls in (*POLICIES.values(), *COMBINATORS.values(), OnePass)}
