@@ -167,6 +167,7 @@ def start(
     """Run the workers to their end; returns the first one's times and all peaks. ``only`` names one loop."""
     address = "127.0.0.1" if inside is None else f"{NETWORK}.1"
     common = {**os.environ, "MASTER_ADDR": address, "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
+    common.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed library is compiled, as torch is
     common |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo" if inside is None else "eth0"}
     steps = TURN if only else options.steps
     command = [sys.executable, __file__, "--result", str(result), "--steps", str(steps), "--only", only]

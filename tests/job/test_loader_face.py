@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,17 @@ def test_a_stream_says_what_it_knows() -> None:
         job.step()
     assert (loader.samples, loader.sampler, loader.collate_fn) == ((20, None), None, default_collate)
     assert job.progress == 3.0  # its short step counts one, as in the plain loop
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_batch_is_free_as_soon_as_the_script_lets_go_of_it(num_workers: int) -> None:
+    job, model, loader = job_on(Points(12), num_workers=num_workers)
+    freed: list[bool] = []
+    for x, y, positions in loader:
+        seen = weakref.ref(positions)
+        job.backward(mean_loss(model, x, y))
+        del positions
+        freed.append(seen() is None)
+        job.step()
+    loader.close()
+    assert freed == [True, True, True]

@@ -29,9 +29,13 @@ def quick_collate(batch: list[Any]) -> Any:
     if ways.get(np.ndarray) is not collate_numpy_array_fn or tuple in ways:  # somebody has taught it others
         return default_collate(batch)
     ways = {**ways, np.ndarray: _join}
-    if type(batch[0]) is tuple and len(set(map(len, batch))) == 1:  # what it does too, after a look at each sample
-        return [collate(column, collate_fn_map=ways) for column in zip(*batch, strict=True)]
-    return collate(batch, collate_fn_map=ways)
+    if type(batch[0]) is not tuple:
+        return collate(batch, collate_fn_map=ways)
+    try:
+        columns = list(zip(*batch, strict=True))  # what it does too, after a look at each sample
+    except (TypeError, ValueError):  # samples of another kind, or of other lengths, which it names
+        return collate(batch, collate_fn_map=ways)
+    return [collate(column, collate_fn_map=ways) for column in columns]
 
 
 def _join(batch: Sequence[np.ndarray], *, collate_fn_map: Any = None) -> Any:

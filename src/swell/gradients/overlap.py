@@ -276,7 +276,6 @@ class OverlappedSum:
         self._hooks = []
 
 
-@torch.no_grad()
 def _move(parameter: Tensor, view: Tensor) -> None:
     """Move a gradient to where it travels; the next one is then computed in the memory that it had, which is warm."""
     gradient = parameter.grad

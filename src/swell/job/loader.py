@@ -98,23 +98,28 @@ class TrainingLoader:
 
     def _hand_out(self, step: StepInProgress) -> Iterator[Any]:
         """The step's micro-batches on this replica, until it is over or cannot be finished."""
-        metrics, watched = self._state.metrics, self._steps.watched
+        metrics = self._state.metrics
         for index in range(len(step.mine)):
-            if watched:
-                self._steps.mark("loading")
-            began = time.perf_counter()
-            batch = self._fetch(step, index)
-            step.waited_s += time.perf_counter() - began
-            if watched:
-                self._steps.mark("training")
-            micro = step.hand_out(index)
-            step.left_out = self._state.data.left_out(batch, micro.size)
-            metrics.muted, metrics.samples = micro.weight == 0, micro.size
-            yield batch
+            yield self._load(step, index)  # in no variable here, so that a batch is free as soon as the user lets go
             metrics.muted = False
             step.require_finished()
             if step.ended or step.spoiled is not None:
                 return
+
+    def _load(self, step: StepInProgress, index: int) -> Any:
+        """The micro-batch that the user holds next."""
+        metrics, watched = self._state.metrics, self._steps.watched
+        if watched:
+            self._steps.mark("loading")
+        began = time.perf_counter()
+        batch = self._fetch(step, index)
+        step.waited_s += time.perf_counter() - began
+        if watched:
+            self._steps.mark("training")
+        micro = step.hand_out(index)
+        step.left_out = self._state.data.left_out(batch, micro.size)
+        metrics.muted, metrics.samples = micro.weight == 0, micro.size
+        return batch
 
     def _fetch(self, step: StepInProgress, index: int) -> Any:
         """A micro-batch; asked for again, a few times in a row, where the process that loads it is lost."""
