@@ -127,3 +127,14 @@ def test_a_batch_is_free_as_soon_as_the_script_lets_go_of_it(num_workers: int) -
         job.step()
     loader.close()
     assert freed == [True, True, True]
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_so_is_a_batch_of_an_evaluation(num_workers: int) -> None:
+    job, *_ = job_on(Points(12))
+    freed: list[bool] = []
+    for _, _, positions in job.evaluation(Points(10), batch_size=4, num_workers=num_workers):
+        seen = weakref.ref(positions)
+        del positions
+        freed.append(seen() is None)
+    assert freed == [True, True, True]

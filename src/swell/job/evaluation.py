@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -42,25 +43,22 @@ def _batches(state: RunState, peers: Peers, dataset: Any, *, batch_size: int, **
     rank, replicas, metrics = peers.rank, peers.size, state.metrics
     even = state.pace.even and replicas > 1
     batches = evaluation_loader(dataset, batch_size=batch_size, even=even, rank=rank, replicas=replicas, **loading)
-    if isinstance(dataset, IterableDataset):
-        for batch in _marked(peers, batches):
-            metrics.samples = rows(batch) or 1
-            yield batch
-        return
-    own = len(share(len(dataset), rank=rank, replicas=replicas))
-    sizes = map(len, batches.batch_sampler)  # type: ignore[arg-type]
-    for number, (batch, size) in enumerate(zip(_marked(peers, batches), sizes, strict=True)):
+    streamed = isinstance(dataset, IterableDataset)
+    own = 0 if streamed else len(share(len(dataset), rank=rank, replicas=replicas))
+    sizes = None if streamed else map(len, batches.batch_sampler)  # type: ignore[arg-type]
+    for number, held in enumerate(_held(peers, batches)):
         metrics.muted = even and number >= own  # computed only because other replicas compute one
-        metrics.samples = size
-        yield batch
+        metrics.samples = (rows(held[0]) or 1) if sizes is None else next(sizes)
+        yield held.pop()
     metrics.muted = False
 
 
-def _marked(peers: Peers, batches: Iterable[Any]) -> Iterator[Any]:
-    """The batches, each of them a sign of progress."""
+def _held(peers: Peers, batches: Iterable[Any]) -> Iterator[list[Any]]:
+    """Each batch, a sign of progress, in a list to take it from, so that it is free as soon as the script lets go."""
+    each = iter(batches)
     peers.mark("loading")
-    for batch in batches:
+    while held := list(islice(each, 1)):
         peers.mark("evaluating")
-        yield batch
+        yield held
         peers.mark("loading")
     peers.mark("outside")

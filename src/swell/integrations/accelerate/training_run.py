@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -60,9 +61,10 @@ class TrainingRun:
             return
         self._passed, self.training = True, True
         try:
-            for batch in loader:
+            batches = iter(loader)
+            while held := list(islice(batches, 1)):  # which is emptied, so that the batch is the script's alone
                 self._clips = []
-                yield batch
+                yield held.pop()
                 step = job.engine.steps.current
                 if step is None or step.ended or step.taken or not step.backwards:
                     continue
