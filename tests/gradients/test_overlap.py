@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from swell.gradients import buckets
 from swell.gradients import overlap as overlapping
+from swell.gradients.buckets import bucket_bytes, is_alone
 from swell.gradients.gradient_sum import GradientSum
-from swell.gradients.overlap import OverlappedSum, Pass, bucket_bytes
+from swell.gradients.overlap import OverlappedSum, Pass
 from swell.runtime.collective import TorchCollective
 from tests.devices import needs_cuda
 from tests.workers import run_processes
@@ -58,11 +61,12 @@ def overlapped(model: nn.Module, collective: Any) -> OverlappedSum:
     return OverlappedSum(gradients, collective, list(reversed(range(len(gradients.parameters)))))
 
 
-@pytest.fixture(params=["each at once", "with its bucket"])
+@pytest.fixture(params=["each at once", "with its bucket", "where it is"])
 def small_buckets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients are moved into their bucket one by one, as large ones are, or together when it is full."""
+    """Gradients are moved into their bucket one by one, or together when it is full, or stay where they are."""
     monkeypatch.setattr(overlapping, "LARGE", 1 if request.param == "each at once" else 2**15)
-    monkeypatch.setattr(overlapping, "bucket_bytes", lambda number, total: min(64 << number, 128))
+    monkeypatch.setattr(buckets, "SINGLE_BYTES", 1 if request.param == "where it is" else 2**20)
+    monkeypatch.setattr(buckets, "bucket_bytes", lambda number, total: min(64 << number, 128))
 
 
 @settings(deadline=None, max_examples=60)
@@ -72,7 +76,7 @@ def test_every_gradient_is_in_one_bucket_and_no_bucket_waits_once_it_is_full(
 ) -> None:
     most = first << growth
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlapping, "bucket_bytes", lambda number, total: min(first << number, most))
+        patch.setattr(buckets, "bucket_bytes", lambda number, total: min(first << number, most))
         parameters = nn.ParameterList([nn.Parameter(torch.ones(size)) for size in sizes])
         echo = Echo()
         overlap = overlapped(parameters, echo)
@@ -109,6 +113,117 @@ def test_buckets_leave_during_the_backward_pass_and_hold_its_gradients() -> None
         assert any(
             parameter.grad.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr() for flat in echo.begun
         )
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=12),
+    single=st.integers(4, 200),
+    order=st.randoms(use_true_random=False),
+)
+def test_a_large_gradient_is_a_bucket_by_itself_and_leaves_room_for_the_others(
+    sizes: list[int], single: int, order: Any
+) -> None:
+    indices = list(range(len(sizes)))
+    order.shuffle(indices)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buckets, "SINGLE_BYTES", single)
+        made = buckets.Buckets([nn.Parameter(torch.ones(size)) for size in sizes]).in_order(indices)
+    assert sorted(index for bucket in made for index in bucket.indices) == sorted(indices)
+    place = {index: number for number, index in enumerate(indices)}
+    ends = [max(place[index] for index in bucket.indices) for bucket in made]
+    assert ends == sorted(ends)  # each leaves when its last gradient is there
+    for bucket in made:
+        large = [4 * sizes[index] >= single for index in bucket.indices]
+        assert not any(large) or len(large) == 1
+        assert (bucket.single is not None) is any(large)
+    shared = [bucket.flat for bucket in made if bucket.single is None]
+    assert len({flat.data_ptr() for flat in shared}) == len(shared)  # no two in one place
+    assert all(flat.untyped_storage().nbytes() <= 4 * (sum(sizes) + 64 * len(sizes)) for flat in shared)
+
+
+LIKE = nn.Parameter(torch.ones(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("gradient", "alone"),
+    [
+        (lambda: torch.ones(4, 3), True),
+        (lambda: torch.ones(20)[2:14].view(4, 3).data, True),  # a part of memory that nobody else uses
+        (lambda: SHARED.view(4, 3), False),
+        (lambda: torch.ones(()).expand(4, 3), False),
+        (lambda: torch.ones(3, 4).t(), False),  # other replicas may hold theirs in another order
+        (lambda: torch.ones(4, 3, dtype=torch.float64), False),
+        (lambda: torch.ones(4, 3).to_sparse(), False),
+        (lambda: torch.ones(4, 3).to_mkldnn(), False),
+        (lambda: torch.ones(4, 3, requires_grad=True) * 2, False),
+        (lambda: torch.complex(torch.ones(4, 3), torch.ones(4, 3)).conj().imag, False),
+    ],
+)
+def test_a_gradient_travels_where_it_is_only_in_memory_of_its_own(gradient: Callable[[], Tensor], alone: bool) -> None:
+    assert is_alone(gradient(), LIKE) is alone
+
+
+SHARED = torch.ones(12)
+
+
+def test_memory_is_not_its_own_while_somebody_else_can_read_it() -> None:
+    gradient = torch.ones(4, 3)
+    other = gradient[1:]
+    assert not is_alone(gradient, LIKE)
+    del other
+    assert is_alone(gradient, LIKE)
+
+
+def test_a_gradient_that_is_still_read_in_the_same_pass_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "SINGLE_BYTES", 1)
+
+    class Twice(torch.autograd.Function):
+        """Hands one tensor to the first parameter, and a view of it to the second one."""
+
+        @staticmethod
+        def forward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
+            return first.sum() + second.sum()
+
+        @staticmethod
+        def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, Tensor]:
+            gradient = given[0] * torch.arange(12.0)
+            return gradient, gradient.view(4, 3)
+
+    parameters = nn.ParameterList([nn.Parameter(torch.ones(12)), nn.Parameter(torch.ones(4, 3))])
+
+    class Doubling(Echo):
+        def begin_sum(self, tensor: Tensor, *, narrow: bool = False) -> Arrived:
+            tensor.data.mul_(2)
+            return super().begin_sum(tensor)
+
+    overlap = overlapped(parameters, Doubling())
+    overlap.arm(Pass(1.0))
+    Twice.apply(*parameters).backward()  # pyright: ignore
+    overlap.disarm()
+    overlap.send_rest(Pass(1.0))
+    overlap.release(irregular=False, share=1.0)
+    for parameter in parameters:
+        assert parameter.grad is not None and parameter.grad.flatten().tolist() == [2.0 * n for n in range(12)]
+
+
+def test_a_gradient_that_travelled_where_it_was_is_freed_with_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "SINGLE_BYTES", 1)
+    model, echo = network(), Echo()
+    overlap = overlapped(model, echo)
+    overlap.arm(Pass(1.0))
+    model(torch.ones(2, 6)).sum().backward()
+    overlap.disarm()
+    places = [parameter.grad.data_ptr() for parameter in model.parameters() if parameter.grad is not None]
+    assert sorted(tensor.data_ptr() for tensor in echo.begun) == sorted(places)  # nothing was copied
+    overlap.send_rest(Pass(1.0))
+    overlap.wait()
+    overlap.release(irregular=False, share=1.0)
+    overlap.end()
+    echo.begun.clear()
+    gradients = [weakref.ref(parameter.grad) for parameter in model.parameters()]
+    assert all(gradient() is not None for gradient in gradients)  # the optimizer finds them
+    model.zero_grad()
+    assert all(gradient() is None for gradient in gradients)
 
 
 def clip(parameters: list[nn.Parameter]) -> None:
@@ -159,10 +274,10 @@ def test_gradients_that_are_changed_under_way_are_noticed(
 @given(st.integers(0, 50), st.integers(0, 2**34))
 def test_buckets_are_few_and_grow(number: int, total: int) -> None:
     size = bucket_bytes(number, total)
-    assert overlapping.LEAST_BYTES <= size <= overlapping.LARGEST_BYTES
+    assert buckets.LEAST_BYTES <= size <= buckets.LARGEST_BYTES
     assert size <= bucket_bytes(number + 1, total)
-    assert bucket_bytes(0, total) <= overlapping.FIRST_BYTES
-    assert size <= max(total / overlapping.PARTS, overlapping.LEAST_BYTES)
+    assert bucket_bytes(0, total) <= buckets.FIRST_BYTES
+    assert size <= max(total / buckets.PARTS, buckets.LEAST_BYTES)
 
 
 def sums_on_device(backend: str, steps: int) -> list[float]:
@@ -170,7 +285,7 @@ def sums_on_device(backend: str, steps: int) -> list[float]:
     dist.init_process_group(backend)
     rank, size = dist.get_rank(), dist.get_world_size()
     collective = TorchCollective(dist.group.WORLD, dist.new_group(backend="gloo"), "cuda")  # pyright: ignore
-    overlapping.bucket_bytes = lambda number, total: min(2**16 << number, 2**20)
+    buckets.bucket_bytes = lambda number, total: min(2**16 << number, 2**20)
     model = network(width=512, layers=6).cuda()
     overlap, errors = overlapped(model, collective), []
     for step in range(steps):

@@ -21,7 +21,7 @@ from swell.checkpoint.cadence import Cadence
 from swell.core.events import Stepped
 from swell.core.order import Shuffled
 from swell.errors import ConfigError
-from swell.gradients import overlap
+from swell.gradients import buckets, overlap
 from swell.runtime.faults import Fault, Faults
 from swell.supervisor.control import ask
 from swell.supervisor.patience import Patience
@@ -76,8 +76,9 @@ def train(folder: str, life: int, resizes: list[tuple[int, int]], stop: int | No
     """What each worker runs: a job that writes down what it tries and what it commits."""
     place = Path(folder)
     if "bucket_bytes" in options:
-        overlap.bucket_bytes = lambda number, total: options["bucket_bytes"]
-    overlap.LARGE = options.get("large", 8)  # some gradients are moved into their bucket before it is full
+        buckets.bucket_bytes = lambda number, total: options["bucket_bytes"]
+    overlap.LARGE = 8  # some gradients are moved into their bucket before it is full
+    buckets.SINGLE_BYTES = options.get("single", 240)  # and one travels where it is
     job = swell.Job(
         place / "saved",
         batch=swell.Schedule(BATCHES, unit="epochs", base=BASE),

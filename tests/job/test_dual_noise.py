@@ -15,6 +15,7 @@ from swell.core.dual_noise import DualAverage, mean_of_pairs
 from swell.core.moment_average import RECENT
 from swell.core.types import NoiseEstimate
 from swell.errors import ConfigError
+from swell.gradients import buckets
 from swell.gradients import overlap as overlapping
 from swell.rules import AdamScale, KeepDecayTime
 from swell.runtime.collective import TorchCollective
@@ -68,8 +69,9 @@ def dual(job: swell.Job, number: int = 0) -> NoiseEstimate | None:
 
 def measure(collective: Any, name: str, micro: int, overlaps: bool, steps: int = 5) -> list[tuple[Any, ...]]:
     """Train; after every step the estimates, this replica's micro-batches, and the weights before the step."""
-    overlapping.bucket_bytes = lambda number, total: 64  # several buckets, although the model is small
+    buckets.bucket_bytes = lambda number, total: 64  # several buckets, although the model is small
     overlapping.LARGE = 8  # some gradients are moved into their bucket before it is full, some with it
+    buckets.SINGLE_BYTES = 4 * 8 * 5  # and the larger ones travel where they are
     TorchCollective.overlaps = property(lambda self: overlaps and self.size > 1)  # type: ignore[assignment,method-assign]
     job = swell.Job(batch=BATCH, micro=micro, rule=DUAL, statistics=EVERY, progress=False)
     model = matrices()

@@ -43,12 +43,12 @@ def test_a_worker_killed_at_any_point_of_a_step_costs_that_step_only(
     check(tmp_path, undisturbed({}))
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("rank", "single"), [(0, 2**20), (1, 2**20), (0, 1), (1, 1)])  # copied, or where they are
 def test_a_worker_killed_between_the_buckets_of_a_step_costs_that_step_only(
-    tmp_path: Path, undisturbed: Any, rank: int
+    tmp_path: Path, undisturbed: Any, rank: int, single: int
 ) -> None:
     faults = (fail_at(rank, 6, "reduce"), fail_at(rank, 15, "reduce"))
-    history = History(start=3, faults=faults, options={"bucket_bytes": 1})  # one for each parameter
+    history = History(start=3, faults=faults, options={"bucket_bytes": 1, "single": single})
     assert [record["point"] for record in play(tmp_path, history)] == ["reduce", "reduce"]
     check(tmp_path, undisturbed({}))
 

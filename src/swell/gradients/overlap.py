@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from swell.core.protocols import OverlappingCollective, PendingSum
+from swell.gradients.buckets import Bucket, Buckets, keep_freed_memory
 from swell.gradients.gradient_sum import ABSENT, DENSE, SPARSE, GradientSum
-from swell.gradients.norms import WIDE
 
-_ALIGNMENT = 64  # elements; buckets begin where every network's fast way may
 LARGE = 2**15  # elements of a gradient on the CPU that is moved into its bucket before that is full
-MIB = 2**20
-LEAST_BYTES, FIRST_BYTES, LARGEST_BYTES = MIB, 8 * MIB, 25 * MIB  # of a bucket, of the first one, and of any
-PARTS = 6  # buckets or so at least: the last one travels when there is nothing left to compute
-
-
-@dataclass
-class _Bucket:
-    """Some parameters and the memory that their gradients travel in."""
-
-    indices: list[int]
-    flat: Tensor
-    views: list[Tensor]
-    watched: int  # parameters whose gradients are reported by a hook; all of them, or the bucket waits for the step
-    missing: int = 0  # of those, gradients that the backward pass under way has not reached
-    codes: list[str] = field(default_factory=list)
-    flight: PendingSum | None = None
-    version: int = 0  # of ``flat`` when it was sent
 
 
 @dataclass(frozen=True)
@@ -65,8 +47,10 @@ class OverlappedSum:
         self._gradients, self.collective = gradients, collective
         self._narrow = narrow  # whether float32 gradients travel in bfloat16
         self._parameters = gradients.parameters
-        self._memory = _memory(self._parameters)
+        self._layout = Buckets(self._parameters)
         self._lay_out(order)
+        if any(parameter.is_cpu for parameter in self._parameters):
+            keep_freed_memory()
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(index))
             for index, parameter in enumerate(self._parameters)
@@ -84,11 +68,12 @@ class OverlappedSum:
         self.ready: list[int] = []  # parameters in the order in which the latest armed pass reached them
 
     def _lay_out(self, order: Sequence[int]) -> None:
-        self._buckets = _buckets(self._parameters, order, self._memory)
-        self._bucket_of: dict[int, _Bucket] = {index: b for b in self._buckets for index in b.indices}
+        self._buckets = self._layout.in_order(order)
+        self._bucket_of: dict[int, Bucket] = {index: b for b in self._buckets for index in b.indices}
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
-        large = self._parameters[index].is_cpu and self._parameters[index].numel() >= LARGE
+        parameter = self._parameters[index]
+        large = parameter.is_cpu and parameter.numel() >= LARGE and not self._layout.is_single(index)
 
         def reached(parameter: Tensor) -> None:
             if self._armed is None:
@@ -148,8 +133,9 @@ class OverlappedSum:
             self._send(bucket, self._armed)
 
     @torch.no_grad()
-    def _send(self, bucket: _Bucket, last: Pass) -> None:
+    def _send(self, bucket: Bucket, last: Pass) -> None:
         try:
+            bucket.take_place(in_place=not self._gradients.has_sums)
             bucket.codes = self._gradients.pack(
                 bucket.indices,
                 bucket.views,
@@ -215,6 +201,8 @@ class OverlappedSum:
     def end(self) -> None:
         """The step is over on this replica: the next one begins with no bucket under way."""
         self._next, self._extra, self._armed, self._error, self.active = 0, False, None, None, False
+        for bucket in self._buckets:
+            bucket.let_go()
 
     def cancel(self) -> None:
         """The step is left: complete what is under way, because the other replicas expect it, and forget it."""
@@ -283,87 +271,3 @@ def _move(parameter: Tensor, view: Tensor) -> None:
         return
     view.copy_(gradient)
     parameter.grad = view
-
-
-Kind = tuple[torch.dtype, torch.device]
-Group = tuple[Kind, bool]  # and whether it needs a gradient
-
-
-def _kind(parameter: Tensor) -> Kind:
-    return WIDE.get(parameter.dtype, parameter.dtype), parameter.device
-
-
-def _group(parameter: Tensor) -> Group:
-    return _kind(parameter), parameter.requires_grad
-
-
-def _bytes(parameter: Tensor) -> int:
-    return parameter.numel() * _kind(parameter)[0].itemsize
-
-
-def _memory(parameters: Sequence[Tensor]) -> dict[Kind, Tensor]:
-    """What the buckets of each type and device lie in, whatever their order and their number."""
-    sizes: dict[Kind, int] = {}
-    for parameter in parameters:
-        sizes[_kind(parameter)] = sizes.get(_kind(parameter), 0) + _aligned(parameter.numel())
-    return {kind: torch.zeros(size, dtype=kind[0], device=kind[1]) for kind, size in sizes.items()}
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
-
-
-def _buckets(parameters: Sequence[Tensor], order: Sequence[int], memory: dict[Kind, Tensor]) -> list[_Bucket]:
-    """Parameters of one type and device together, in the given order; those that need no gradient come last."""
-    groups: dict[Group, list[list[int]]] = {}
-    totals: dict[Group, int] = {}  # bytes
-    for parameter in parameters:
-        totals[_group(parameter)] = totals.get(_group(parameter), 0) + _bytes(parameter)
-    room = dict.fromkeys(totals, 0)
-    for index in order:
-        group = _group(parameters[index])
-        lists = groups.setdefault(group, [])
-        if not lists or room[group] <= 0:  # full: a large gradient does not wait for those that would fit beside it
-            room[group] = bucket_bytes(len(lists), totals[group])
-            lists.append([])
-        lists[-1].append(index)
-        room[group] -= _bytes(parameters[index])
-    place = {index: number for number, index in enumerate(order)}
-    made = [(group, indices) for group, lists in groups.items() for indices in lists]
-    made.sort(key=lambda one: (not one[0][1], place[one[1][-1]]))  # by when they will be complete
-    buckets: list[_Bucket] = []
-    used = dict.fromkeys(memory, 0)
-    for (kind, _), indices in made:
-        members = [parameters[index] for index in indices]
-        size = sum(member.numel() for member in members)
-        # ``data`` has a version of its own, which tells whether somebody changed this bucket.
-        buckets.append(_bucket(indices, members, memory[kind][used[kind] : used[kind] + size].data))
-        used[kind] += _aligned(size)
-    return buckets
-
-
-def bucket_bytes(number: int, total: int) -> int:
-    """How large a bucket is, by its number, of gradients of ``total`` bytes.
-
-    Few, because every exchange has a price of its own. The first are smaller, so that the network is busy early.
-
-    >>> [bucket_bytes(number, 400 * MIB) // MIB for number in range(4)], bucket_bytes(0, 12 * MIB) // MIB
-    ([8, 16, 25, 25], 2)
-    """
-    part = max(total // PARTS, LEAST_BYTES)
-    return min(FIRST_BYTES << number, LARGEST_BYTES, part)
-
-
-def _bucket(indices: list[int], members: Sequence[Tensor], flat: Tensor) -> _Bucket:
-    views, first = [], flat.storage_offset()
-    for parameter in members:
-        strides = parameter.stride() if _is_dense(parameter) else parameter.contiguous().stride()
-        views.append(flat.as_strided(parameter.size(), strides, first))
-        first += parameter.numel()
-    return _Bucket(indices, flat, views, sum(parameter.requires_grad for parameter in members))
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    """Whether its elements fill their memory without gaps, in whatever order."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
-    return tensor.numel() > 0 and last + 1 == tensor.numel()
