@@ -3,10 +3,13 @@
     python benchmarks/exchange/run.py [--workers 2 3] [--links loopback 1gbit 200mbit] [--steps 30] [--out result.json]
 
 Workers are processes joined by gloo on the CPU. On the loopback they share it; on a link each of them is in a network
-namespace of its own, behind a bridge, with its interface limited by ``tc``. The script makes the namespaces and removes
-them, and skips links with a reason where it may not. In each worker DDP and the job take turns of a few steps, so that
-other work on the machine falls on both. The model is a chain of square layers, whose gradients are 33.6 MB. On the
-loopback each loop also runs by itself, several times, for the peak memory of its workers, which differs between runs.
+namespace of its own, behind a bridge, with its interface limited by ``tc``. The script makes the namespaces, removes
+them, and skips links with a reason where it may not. The model is a chain of square layers with 33.6 MB of gradients.
+
+Loops are held against each other in two ways. Together, in each worker all of them take turns of a few steps, so that
+other work on the machine falls on all alike; but they share one heap, and where their gradients lie in it differs.
+Apart, each runs in processes of its own, one after another, in several rounds, as a user would run it; there the peak
+memory of the workers is read too.
 """
 
 from __future__ import annotations
@@ -169,8 +172,7 @@ def start(
     common = {**os.environ, "MASTER_ADDR": address, "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
     common.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed library is compiled, as torch is
     common |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo" if inside is None else "eth0"}
-    steps = TURN if only else options.steps
-    command = [sys.executable, __file__, "--result", str(result), "--steps", str(steps), "--only", only]
+    command = [sys.executable, __file__, "--result", str(result), "--steps", str(options.steps), "--only", only]
     command += ["--width", str(options.width), "--layers", str(options.layers), "--share", str(options.share)]
     result.unlink(missing_ok=True)
     processes = []
@@ -189,24 +191,44 @@ def start(
 
 def measure(options: argparse.Namespace, link: str, count: int) -> dict[str, Any]:
     limits, result = LINKS[link], Path(f"/tmp/swell-exchange-{os.getpid()}.json")
-    row: dict[str, Any] = {}
-    if limits is None:
-        times = start(options, count, None, result)["times"]
-        peaks: dict[str, list[float]] = {name: [] for name in ("ddp", *KINDS)}
-        for _ in range(options.peaks):
-            for name, values in peaks.items():
-                values += start(options, count, None, result, only=name)["peaks_mb"]
-        row["peak_mb"] = {name: sorted(values) for name, values in peaks.items() if values}
-    else:
-        with namespaces(count, *limits) as inside:
-            times = start(options, count, inside, result)["times"]
+    with contextlib.nullcontext() if limits is None else namespaces(count, *limits) as inside:
+        times = start(options, count, inside, result)["times"]
+        rounds = [
+            {name: start(options, count, inside, result, only=name) for name in ("ddp", *KINDS)}
+            for _ in range(options.apart)
+        ]
     result.unlink(missing_ok=True)
-    row["ddp_ms"] = statistics.median(times["ddp"]) * 1e3
+    row: dict[str, Any] = {"ddp_ms": statistics.median(times["ddp"]) * 1e3}
     for name in KINDS:
-        ratios = sorted(ours / ddp for ours, ddp in zip(times[name], times["ddp"], strict=True))
-        quarter = len(ratios) // 4
-        row[name] = {"ratio": statistics.median(ratios), "quartiles": [ratios[quarter], ratios[-1 - quarter]]}
+        ratios = [ours / ddp for ours, ddp in zip(times[name], times["ddp"], strict=True)]
+        row[name] = spread(ratios)
+    if rounds:
+        row["apart"] = apart(rounds)
+        row["peak_mb"] = {
+            name: sorted(peak for each in rounds for peak in each[name]["peaks_mb"]) for name in ("ddp", *KINDS)
+        }
     return row
+
+
+def spread(ratios: list[float]) -> dict[str, Any]:
+    """The median of ratios to DDP, and the quartiles."""
+    ratios, quarter = sorted(ratios), len(ratios) // 4
+    return {"ratio": statistics.median(ratios), "quartiles": [ratios[quarter], ratios[-1 - quarter]]}
+
+
+def apart(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of each round, the ratio of the median step to DDP's."""
+    steps = [{name: statistics.median(of[name]["times"][name]) for name in of} for of in rounds]
+    ratios = {name: spread([of[name] / of["ddp"] for of in steps]) for name in KINDS}
+    return {"ddp_ms": statistics.median(of["ddp"] for of in steps) * 1e3, **ratios}
+
+
+def described(row: dict[str, Any]) -> str:
+    line = f"ddp {row['ddp_ms']:8.1f} ms"
+    for name in KINDS:
+        low, high = row[name]["quartiles"]
+        line += f" | {name} {row[name]['ratio']:.3f} ({low:.3f} to {high:.3f})"
+    return line
 
 
 def main() -> None:
@@ -217,7 +239,7 @@ def main() -> None:
     arguments.add_argument("--width", type=int, default=1024)
     arguments.add_argument("--layers", type=int, default=8)
     arguments.add_argument("--share", type=int, default=16, help="samples of one worker in a step")
-    arguments.add_argument("--peaks", type=int, default=7, help="runs of each loop by itself, for its peaks of memory")
+    arguments.add_argument("--apart", type=int, default=7, help="rounds in which each loop runs by itself")
     arguments.add_argument("--timeout", type=float, default=900.0)
     arguments.add_argument("--out", type=Path, default=None)
     arguments.add_argument("--result", default="", help=argparse.SUPPRESS)
@@ -237,14 +259,11 @@ def main() -> None:
             except PermissionError as error:
                 print(f"{link}, {count} workers: skipped, because network namespaces cannot be made here ({error})")
                 continue
-            line = f"{link:9} {count} workers  ddp {row['ddp_ms']:8.1f} ms"
-            for name in KINDS:
-                low, high = row[name]["quartiles"]
-                line += f" | {name} {row[name]['ratio']:.3f} ({low:.3f} to {high:.3f})"
-            for name, values in row.get("peak_mb", {}).items():
-                median = statistics.median(values)
-                line += f" | {name} peaks at {median:.0f} MB ({values[0]:.0f} to {values[-1]:.0f})"
-            print(line, flush=True)
+            print(f"{link:9} {count} workers, together: {described(row)}", flush=True)
+            if "apart" in row:
+                print(f"{link:9} {count} workers, apart:    {described(row['apart'])}", flush=True)
+                for name, values in row["peak_mb"].items():
+                    print(f"  {name} peaks at {statistics.median(values):.0f} MB ({values[0]:.0f} to {values[-1]:.0f})")
             if options.out is not None:
                 options.out.write_text(json.dumps(report, indent=2) + "\n")
 

@@ -138,7 +138,9 @@ class ThroughJob(Plain):
 
     def __init__(self, dataset: Dataset[Any], **loading: Any) -> None:
         super().__init__(dataset)
-        self.job = swell.Job(None, batch=BATCH, statistics=False, save=None, progress=False, notices=False)
+        self.job = swell.Job(
+            None, batch=BATCH, statistics=False, save=None, progress=False, notices=False, device="cpu"
+        )
         self.model, self.optimizer = self.job.wrap(self.model, self.optimizer)
         self.batches = self.job.loader(dataset, shuffle=True, **loading)
 

@@ -3,19 +3,21 @@
     python benchmarks/overhead/run.py [--device cuda] [--core 4] [--toy] [--seconds 330] [--out result.json]
 
 Loops of three kinds train one model in turns of a few steps: the plain loop with a ``DataLoader``, a job without
-statistics, and a job that measures by its default settings. There are several loops of each kind, because where the
-memory of one happens to lie makes up to 2 % of a step whose pace the host sets; ``plain_copies`` says how far the plain
-loops are apart. The first 200 steps and the rest are told apart: compiling, the first burst of measuring and everything
-that is made once fall into the first, and there only the first loop of each kind counts. On the CPU the time is
-processor time, because other work on the machine falls on all loops alike only then. With ``--core`` all threads are
-held to one core once the model is compiled: there the plain loop is quickest and steps scatter least. The file is
-written after each row, so that a run that is cut short leaves the rows before.
+statistics, and a job that measures by its default settings. With FSDP2, in a world of one, each has a model of its own.
+There are several loops of each kind, because where the memory of one happens to lie makes up to 2 % of a step whose
+pace the host sets; ``plain_copies`` says how far the plain loops are apart. The first 200 steps and the rest are told
+apart: compiling, the first burst of measuring and everything that is made once fall into the first, and there only the
+first loop of each kind counts. On the CPU the time is processor time, because other work on the machine falls on all
+loops alike only then. With ``--core`` all threads are held to one core once the model is compiled: there the plain loop
+is quickest and steps scatter least. The file is written after each row, so that a run that is cut short leaves the rows
+before.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import platform
@@ -28,7 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -57,6 +62,7 @@ class Case:
     batch: int
     micro: int
     compiled: bool = False
+    sharded: bool = False
     collate: Callable[[list[Any]], Any] | None = first
 
 
@@ -88,7 +94,7 @@ def plain_adamw(parameters: Any) -> torch.optim.Optimizer:
 
 
 def gpu_cases(*, toy: bool, device: str) -> list[Case]:
-    """The eight rows: small and large models, one and several micro-batches, eager and compiled."""
+    """Small and large models, one and several micro-batches, eager and compiled; and two rows with FSDP2 alone."""
     images, length, words = (256, 32, 97) if toy else (8192, 1024, 50257)
     count = 64 if toy else 2048
     pictures = Resident(torch.randn(images, 3, 32, 32, device=device), torch.randint(10, (images,), device=device))
@@ -116,6 +122,8 @@ def gpu_cases(*, toy: bool, device: str) -> list[Case]:
         ]
     rows.insert(1, Case(f"ResNet-18, 4 x {small}", network, image_loss, sgd, pictures, 4 * small, small))
     rows.append(Case("GPT-2, 4 x 8, compiled", language, text_loss, adamw, text, 32, 8, True))
+    rows.append(Case("GPT-2, 1 x 8, FSDP2", language, text_loss, adamw, text, 8, 8, sharded=True))
+    rows.append(Case("GPT-2, 4 x 8, FSDP2", language, text_loss, adamw, text, 32, 8, sharded=True))
     return rows
 
 
@@ -197,15 +205,34 @@ def _hold(cores: set[int]) -> None:
         os.sched_setaffinity(int(thread), cores)
 
 
+def made(case: Case, device: str) -> Iterator[Any]:
+    """A model for each loop: one for all, or one each where the job puts its own exchange into it."""
+    while True:
+        torch.manual_seed(0)
+        model: Any = case.model().to(device).train()
+        if not case.sharded:
+            break
+        if not dist.is_initialized():
+            dist.init_process_group(
+                "nccl" if device == "cuda" else "gloo", store=dist.HashStore(), rank=0, world_size=1
+            )
+        mesh = init_device_mesh(device, (1,))
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        yield fully_shard(model, mesh=mesh)
+    yield from itertools.repeat(torch.compile(model) if case.compiled else model)
+
+
 def measure(
     case: Case, *, device: str, core: int | None, turn: int, late: int, early: int, copies: int, deadline: float
 ) -> dict[str, Any]:
     """Times of all loops by turn, and ratios to the plain loops' turns beside them."""
-    torch.manual_seed(0)
-    model: Any = case.model().to(device).train()
-    model = torch.compile(model) if case.compiled else model
+    models = made(case, device)
     names = [(kind, copy) for copy in range(copies) for kind in KINDS]
-    loops = {name: plain_loop(case, model) if name[0] == "plain" else job_loop(case, model, name[0]) for name in names}
+    loops = {
+        name: plain_loop(case, next(models)) if name[0] == "plain" else job_loop(case, next(models), name[0])
+        for name in names
+    }
     for _ in range(3):  # the first steps compile, choose kernels and fill caches, for all loops alike
         next(loops["plain", 0])
     clock, times = Clock(device), {name: [] for name in names}
