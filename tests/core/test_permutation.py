@@ -33,6 +33,16 @@ def test_each_position_goes_where_the_slow_twin_puts_it(n: int, key: int, data: 
     assert permute(np.array(positions, dtype=np.int64), n=n, key=key).tolist() == expected
 
 
+@given(n=st.integers(1025, 2**25), key=KEYS, data=st.data())
+def test_numbers_read_from_tables_are_those_that_are_hashed(n: int, key: int, data: st.DataObject) -> None:
+    positions = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=5))
+    expected = [permuted(position, n=n, key=key) for position in positions]
+    hashed = permute(np.array(positions), n=n, key=key)
+    permute(np.arange(min(n, 4096)), n=n, key=key)
+    permute(np.arange(min(n, 4096)), n=n, key=key)
+    assert hashed.tolist() == permute(np.array(positions), n=n, key=key).tolist() == expected
+
+
 @given(n=st.integers(2, 5000), key=KEYS, data=st.data())
 def test_a_part_is_the_part_of_the_whole(n: int, key: int, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, n - 1))

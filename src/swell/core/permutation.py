@@ -15,6 +15,9 @@ Reference: Black and Rogaway 2002, "Ciphers with arbitrary finite domains", sect
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+
 import numpy as np
 
 from swell.core.counts import whole_number
@@ -25,14 +28,16 @@ LARGEST = 2**62
 """The largest ``n``: the halves of a number must stay below 2**32 for the hash to be scaled without division."""
 
 _SORTED_BELOW = 1025
+_HALF = np.uint64(32)  # bits of a hash that are scaled
 _BLOCK = 1 << 14  # numbers at a time: the four work arrays stay in a core's second-level cache
+_TABLE_BITS = 12  # up to this length a half has a table of its hashes; those of all rounds then take 256 kB
 
 
 def permute(positions: np.ndarray, *, n: int, key: int) -> np.ndarray:
     """Where a shuffle of ``range(n)`` puts each of ``positions``: int64, of the same shape.
 
     A function of its arguments alone, the same on every machine and in every version. ``key`` has at most 64 bits.
-    Needs less than a megabyte besides the result, for every ``n``. Raises ``ConfigError`` if ``n`` is not in
+    Needs about a megabyte besides the result, for every ``n``. Raises ``ConfigError`` if ``n`` is not in
     [1, 2**62], a position is not a whole number in [0, n), or the key does not fit.
 
     >>> permute(np.arange(5), n=5, key=7).tolist()
@@ -54,7 +59,7 @@ def permute(positions: np.ndarray, *, n: int, key: int) -> np.ndarray:
     if n < _SORTED_BELOW:
         hashes = hash_positions(np.arange(n), key=derive_key(key, n))
         return np.argsort(hashes, kind="stable").astype(np.int64)[positions]
-    network = _Network(n, key)
+    network = _network(n, key)
     flat = positions.astype(np.uint64).reshape(-1)  # a copy, permuted in place
     for start in range(0, flat.size, _BLOCK):
         network.walk(flat[start : start + _BLOCK])
@@ -76,6 +81,9 @@ class _Network:
         self.right_mask = np.uint64((1 << right_bits) - 1)
         self.right_drop = np.uint64(64 - right_bits)
         self.left_size = np.uint64(-(-n >> right_bits))
+        self.tables: list[np.ndarray] | None = None  # of each round's function, for every half
+        # Numbers that are hashed first: to fill tables takes as long, and reading them is three times as quick.
+        self.hashed_first = float(1 << right_bits) if right_bits <= _TABLE_BITS else math.inf
 
     def walk(self, numbers: np.ndarray) -> None:
         """Permute numbers below ``n`` in place, staying below ``n``."""
@@ -91,20 +99,46 @@ class _Network:
         """Permute numbers below ``a * b`` in place."""
         left, right = numbers >> self.right_bits, numbers & self.right_mask
         hashed, scratch = np.empty_like(left), np.empty_like(left)
-        half = np.uint64(32)
-        for i, key in enumerate(self.keys):
-            np.add(right if i % 2 else left, key, out=hashed)
-            mix(hashed, scratch)
-            if i % 2:  # left += F(right) mod a; the top 32 bits of the hash times a, divided by 2**32, lie in [0, a)
-                np.right_shift(hashed, half, out=hashed)
-                np.multiply(hashed, self.left_size, out=hashed)
-                np.right_shift(hashed, half, out=hashed)
+        tables = self._tables_for(numbers.size)
+        for i in range(len(self.keys)):
+            half = right if i % 2 else left
+            if tables is None:
+                self.hash(half, i, out=hashed, scratch=scratch)
+            else:
+                np.take(tables[i], half.view(np.int64), out=hashed, mode="clip")  # halves are in range: none is clipped
+            if i % 2:  # left += F(right) mod a
                 np.add(left, hashed, out=left)
                 np.subtract(left, self.left_size, out=scratch)
                 np.minimum(left, scratch, out=left)  # below a the difference wraps round to a huge number
             else:  # right += F(left) mod b, a power of two
-                np.right_shift(hashed, self.right_drop, out=hashed)
                 np.add(right, hashed, out=right)
                 np.bitwise_and(right, self.right_mask, out=right)
         np.left_shift(left, self.right_bits, out=numbers)
         np.bitwise_or(numbers, right, out=numbers)
+
+    def hash(self, half: np.ndarray, i: int, *, out: np.ndarray, scratch: np.ndarray) -> None:
+        """The function of round ``i``: numbers below ``a`` in every second round, below ``b`` in the others."""
+        np.add(half, self.keys[i], out=out)
+        mix(out, scratch)
+        if i % 2:  # the top 32 bits of the hash times a, divided by 2**32, lie in [0, a)
+            np.right_shift(out, _HALF, out=out)
+            np.multiply(out, self.left_size, out=out)
+            np.right_shift(out, _HALF, out=out)
+        else:
+            np.right_shift(out, self.right_drop, out=out)
+
+    def _tables_for(self, count: int) -> list[np.ndarray] | None:
+        """The tables, for ``count`` numbers; None while these are hashed."""
+        if self.tables is None and self.hashed_first <= 0:
+            halves = np.arange(int(self.right_mask) + 1, dtype=np.uint64)
+            tables = [np.empty_like(halves) for _ in self.keys]
+            for i, table in enumerate(tables):
+                self.hash(halves, i, out=table, scratch=np.empty_like(halves))
+            self.tables = tables
+        self.hashed_first -= count
+        return self.tables
+
+
+@lru_cache(maxsize=2)  # of the epoch under way and the next one
+def _network(n: int, key: int) -> _Network:
+    return _Network(n, key)
