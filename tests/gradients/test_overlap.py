@@ -277,7 +277,7 @@ def test_buckets_are_few_and_grow(number: int, total: int) -> None:
     assert buckets.LEAST_BYTES <= size <= buckets.LARGEST_BYTES
     assert size <= bucket_bytes(number + 1, total)
     assert bucket_bytes(0, total) <= buckets.FIRST_BYTES
-    assert size <= max(total / buckets.PARTS, buckets.LEAST_BYTES)
+    assert size <= max(total / buckets.PARTS, min(total / 2, buckets.WORTH_BYTES), buckets.LEAST_BYTES)
 
 
 def sums_on_device(backend: str, steps: int) -> list[float]:

@@ -78,7 +78,7 @@ def train(folder: str, life: int, resizes: list[tuple[int, int]], stop: int | No
     if "bucket_bytes" in options:
         buckets.bucket_bytes = lambda number, total: options["bucket_bytes"]
     overlap.LARGE = 8  # some gradients are moved into their bucket before it is full
-    buckets.SINGLE_BYTES = options.get("single", 240)  # and one travels where it is
+    buckets.SINGLE_BYTES = options.get("single", 240)  # and one travels where it is; none where votes are carried
     job = swell.Job(
         place / "saved",
         batch=swell.Schedule(BATCHES, unit="epochs", base=BASE),

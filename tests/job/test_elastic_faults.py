@@ -30,13 +30,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return folder
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("rank", "single"), [(0, 240), (1, 240), (0, 2**20), (1, 2**20)])  # buckets, or one with votes
 @pytest.mark.parametrize("point", [point for point in POINTS if point != "load"])
 def test_a_worker_killed_at_any_point_of_a_step_costs_that_step_only(
-    tmp_path: Path, undisturbed: Any, point: str, rank: int
+    tmp_path: Path, undisturbed: Any, point: str, rank: int, single: int
 ) -> None:
     rank = 2 if point == "join" else 0 if point == "save" else rank
-    history = History(start=2, resizes=((4, 3),), faults=(fail_at(rank, 5, point), fail_at(rank, 16, point)))
+    faults = (fail_at(rank, 5, point), fail_at(rank, 16, point))
+    history = History(start=2, resizes=((4, 3),), faults=faults, options={"single": single})
     happened = play(tmp_path, history)
     assert [record["point"] for record in happened] == [point] * len(happened) and happened
     assert all(record["kind"] == "kill" for record in happened)
@@ -99,9 +100,9 @@ def test_an_optimizer_that_stepped_before_the_step_broke_does_not_step_twice(
     check(tmp_path, undisturbed({"two": True}))
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_evaluations_in_and_after_an_epoch_stay_exact(tmp_path: Path, undisturbed: Any, rank: int) -> None:
-    options = {"evaluate": True}
+@pytest.mark.parametrize(("rank", "single"), [(0, 240), (1, 240), (1, 2**20)])
+def test_evaluations_in_and_after_an_epoch_stay_exact(tmp_path: Path, undisturbed: Any, rank: int, single: int) -> None:
+    options = {"evaluate": True, "single": single}
     faults = tuple(fail_at(rank, step, "reduce") for step in (4, 9, 14, 19, 24, 29))
     history = History(start=2, resizes=((3, 3), (8, 1), (13, 3), (23, 2)), faults=faults, options=options)
     play(tmp_path, history)

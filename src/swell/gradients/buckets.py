@@ -15,6 +15,7 @@ _ALIGNMENT = 64  # elements; buckets begin where every network's fast way may
 MIB = 2**20
 LEAST_BYTES, FIRST_BYTES, LARGEST_BYTES = MIB, 8 * MIB, 25 * MIB  # of a bucket, of the first one, and of any
 PARTS = 6  # buckets or so at least: the last one travels when there is nothing left to compute
+WORTH_BYTES = 4 * MIB  # a smaller bucket is divided in two at most: each exchange has a price of its own
 SINGLE_BYTES = 3 * MIB // 2  # of a gradient on the CPU that is a bucket by itself; smaller ones are copied sooner
 _MOST_KEPT = 2**25 - 2**16  # bytes; glibc lets no larger block raise what it keeps
 
@@ -31,6 +32,7 @@ class Bucket:
     views: list[Tensor]
     watched: int  # parameters whose gradients are reported by a hook; all of them, or the bucket waits for the step
     single: Tensor | None = None  # the parameter, where it is one with a large gradient
+    extended: Tensor | None = None  # ``flat`` with room for numbers after it, if it is the only bucket and small
     missing: int = 0  # of those that are watched, gradients that the backward pass under way has not reached
     codes: list[str] = field(default_factory=list)
     flight: PendingSum | None = None
@@ -119,10 +121,22 @@ def _is_single(parameter: Tensor) -> bool:
     )
 
 
-class Buckets:
-    """Puts parameters into buckets, in any order, and again in another one, within the same memory."""
+def _is_little(parameters: Sequence[Tensor]) -> bool:
+    """Whether the gradients are one small bucket on the CPU, of a type that holds whole numbers below 65,536."""
+    groups = {_group(parameter) for parameter in parameters}
+    if len(groups) != 1 or sum(map(_bytes, parameters)) > LEAST_BYTES:
+        return False
+    (((dtype, device), needs_gradient),) = groups
+    return device.type == "cpu" and needs_gradient and dtype in (torch.float32, torch.float64)
 
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
+
+class Buckets:
+    """Puts parameters into buckets, in any order, and again in another one, within the same memory.
+
+    If all are small and fit into one bucket on the CPU, it has ``room`` for that many elements after them.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], *, room: int = 0) -> None:
         self._parameters = parameters
         self._single = [_is_single(parameter) for parameter in parameters]
         sizes: dict[Kind, int] = {}
@@ -132,7 +146,10 @@ class Buckets:
             if not single:
                 sizes[kind] = sizes.get(kind, 0) + _aligned(parameter.numel())
                 self._totals[group] = self._totals.get(group, 0) + _bytes(parameter)
-        self._memory = {kind: torch.zeros(size, dtype=kind[0], device=kind[1]) for kind, size in sizes.items()}
+        self._room = room if _is_little(parameters) else 0
+        self._memory = {
+            kind: torch.zeros(size + self._room, dtype=kind[0], device=kind[1]) for kind, size in sizes.items()
+        }
 
     def is_single(self, index: int) -> bool:
         """Whether this parameter's gradient travels where it was computed."""
@@ -156,6 +173,10 @@ class Buckets:
             watched = sum(member.requires_grad for member in members)
             buckets.append(Bucket(indices, flat, _views(members, flat), watched))
             used[kind] += _aligned(size)
+        if self._room and len(buckets) == 1:
+            (only,) = buckets
+            (memory,) = self._memory.values()
+            only.extended = memory[: only.flat.numel() + self._room]
         return buckets
 
     def _divided(self, order: Sequence[int]) -> list[tuple[Group, list[int]]]:
@@ -188,9 +209,9 @@ def bucket_bytes(number: int, total: int) -> int:
     Few, because every exchange has a price of its own. The first are smaller, so that the network is busy early.
 
     >>> [bucket_bytes(number, 400 * MIB) // MIB for number in range(4)], bucket_bytes(0, 12 * MIB) // MIB
-    ([8, 16, 25, 25], 2)
+    ([8, 16, 25, 25], 4)
     """
-    part = max(total // PARTS, LEAST_BYTES)
+    part = max(total // PARTS, min(total // 2, WORTH_BYTES), LEAST_BYTES)
     return min(FIRST_BYTES << number, LARGEST_BYTES, part)
 
 

@@ -199,6 +199,15 @@ class GradientSum:
             if self.pair is not None and self._sums:
                 sums = _spread_out([self._sums[index] for index in indices], indices, len(self.parameters))
                 self.pair.compare(sums, of_all, weight, samples)
+        dense = [gradient for gradient in gradients if gradient is not None and not gradient.is_sparse]
+        if not self._sums and len(dense) == len(gradients):
+            moved = [(view, gradient) for view, gradient in zip(views, dense, strict=True) if view is not gradient]
+            if moved:  # the others were moved there before the bucket was full
+                torch._foreach_copy_([view for view, _ in moved], [gradient for _, gradient in moved])
+            for index, view in zip(indices, views, strict=True):
+                if view.dtype == self.parameters[index].dtype:
+                    self.parameters[index].grad = view
+            return [DENSE] * len(views)
         codes, targets, sources = [], [], []
         for index, view, gradient in zip(indices, views, gradients, strict=True):
             total, parameter = self._sums[index] if self._sums else None, self.parameters[index]

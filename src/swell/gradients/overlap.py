@@ -10,6 +10,7 @@ from torch import Tensor
 
 from swell.core.protocols import OverlappingCollective, PendingSum
 from swell.gradients.buckets import Bucket, Buckets, keep_freed_memory
+from swell.gradients.carried_numbers import CarriedNumbers, room_for
 from swell.gradients.gradient_sum import ABSENT, DENSE, SPARSE, GradientSum
 
 LARGE = 2**15  # elements of a gradient on the CPU that is moved into its bucket before that is full
@@ -33,6 +34,9 @@ class OverlappedSum:
     the later ones until ``send_rest``, and nothing is agreed on beforehand. Gradients are copied into the bucket once
     and stay there: ``.grad`` is a view of it when the optimizer steps.
 
+    Where the gradients are a single small bucket, there is nothing to send earlier. From the second step of a world on
+    it waits for numbers of each replica and takes them along: ``send_rest`` only fills it, and ``carrier`` sends it.
+
     Errors of sending are kept and raised by ``send_rest``, so that none comes out of a backward pass.
     """
 
@@ -43,11 +47,13 @@ class OverlappedSum:
         order: Sequence[int],
         *,
         narrow: bool = False,
+        numbers: int = 0,
     ) -> None:
         self._gradients, self.collective = gradients, collective
         self._narrow = narrow  # whether float32 gradients travel in bfloat16
         self._parameters = gradients.parameters
-        self._layout = Buckets(self._parameters)
+        room = room_for(numbers, replicas=collective.size) if numbers and not narrow else 0
+        self._layout = Buckets(self._parameters, room=room)
         self._lay_out(order)
         if any(parameter.is_cpu for parameter in self._parameters):
             keep_freed_memory()
@@ -66,6 +72,7 @@ class OverlappedSum:
         self.eager = True  # whether buckets are sent before the step; not where the user's loop changes gradients there
         self.passes = 1  # backward passes over the last micro-batch of the step before
         self.ready: list[int] = []  # parameters in the order in which the latest armed pass reached them
+        self.carrier: CarriedNumbers | None = None  # what sends the only bucket, with numbers of each replica
 
     def _lay_out(self, order: Sequence[int]) -> None:
         self._buckets = self._layout.in_order(order)
@@ -95,7 +102,7 @@ class OverlappedSum:
 
     def arm(self, last: Pass) -> None:
         """The backward pass that comes now is the last of the step, as far as is known: send what it completes."""
-        if not self.eager or self._next:
+        if not self.eager or self._next or self.carrier is not None:
             return
         self._armed, self.ready, self.active = last, [], True
         for bucket in self._buckets:
@@ -132,18 +139,9 @@ class OverlappedSum:
             assert self._armed is not None
             self._send(bucket, self._armed)
 
-    @torch.no_grad()
     def _send(self, bucket: Bucket, last: Pass) -> None:
         try:
-            bucket.take_place(in_place=not self._gradients.has_sums)
-            bucket.codes = self._gradients.pack(
-                bucket.indices,
-                bucket.views,
-                weight=last.multiplier,
-                measure=last.measure,
-                preconditioned=last.preconditioned,
-                samples=last.samples,
-            )
+            _fill(bucket, self._gradients, last)
             narrow = self._narrow and bucket.flat.dtype == torch.float32
             bucket.flight = self.collective.begin_sum(bucket.flat, narrow=narrow)
             bucket.version = bucket.flat._version
@@ -152,8 +150,15 @@ class OverlappedSum:
             self._error = error
 
     def send_rest(self, last: Pass) -> None:
-        """Send every bucket that is not under way yet; raises what went wrong with those before."""
+        """Send every bucket that is not under way yet; raises what went wrong with those before.
+
+        One that carries numbers is only filled: it leaves with them.
+        """
         self._armed = None
+        if self.carrier is not None:
+            _fill(self._buckets[0], self._gradients, last)
+            self.carrier.filled = self.active = True
+            return
         while self._next < len(self._buckets) and self._error is None:
             self._send(self._buckets[self._next], last)
         if self._error is not None:
@@ -201,12 +206,18 @@ class OverlappedSum:
     def end(self) -> None:
         """The step is over on this replica: the next one begins with no bucket under way."""
         self._next, self._extra, self._armed, self._error, self.active = 0, False, None, None, False
+        if self.carrier is not None:
+            self.carrier.filled = False
         for bucket in self._buckets:
             bucket.let_go()
 
     def cancel(self) -> None:
-        """The step is left: complete what is under way, because the other replicas expect it, and forget it."""
-        self.send_rest(Pass())
+        """The step is left: complete what is under way, because the other replicas expect it, and forget it.
+
+        They expect a bucket that carries numbers with the next numbers that they exchange.
+        """
+        if self.carrier is None:
+            self.send_rest(Pass())
         self.drop()
         self.end()
 
@@ -239,11 +250,19 @@ class OverlappedSum:
         rest = [index for index in reversed(range(len(self._parameters))) if index not in set(ready)]
         return [*dict.fromkeys(ready), *rest]
 
-    def follow_order(self) -> None:
-        """Between steps, with no gradient left: make the buckets again in the order that was agreed on."""
-        if not self._in_order and self._order is not None:
-            self._in_order = True
-            self._lay_out(self._order)
+    def settle(self) -> None:
+        """Between the first two steps of a world, on every replica: make the buckets in the order that was agreed on.
+
+        From here on a single one carries numbers, and no gradient is sent when it is reached.
+        """
+        if self._in_order or self._order is None:
+            return
+        self._in_order = True
+        self._lay_out(self._order)
+        first = self._buckets[0]
+        if first.extended is not None:
+            self.carrier = CarriedNumbers(first, first.extended, self.collective)
+            self.close()
 
     def _add_extra(self) -> None:
         """Sum what came after the buckets were sent, and add it."""
@@ -262,6 +281,20 @@ class OverlappedSum:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+
+@torch.no_grad()
+def _fill(bucket: Bucket, gradients: GradientSum, last: Pass) -> None:
+    """Put this replica's gradients where they will travel."""
+    bucket.take_place(in_place=not gradients.has_sums)
+    bucket.codes = gradients.pack(
+        bucket.indices,
+        bucket.views,
+        weight=last.multiplier,
+        measure=last.measure,
+        preconditioned=last.preconditioned,
+        samples=last.samples,
+    )
 
 
 def _move(parameter: Tensor, view: Tensor) -> None:

@@ -6,6 +6,7 @@ from swell.core.protocols import Collective, OverlappingCollective
 from swell.errors import WorldError
 from swell.gradients.gradient_sum import GradientSum
 from swell.gradients.overlap import OverlappedSum, Pass
+from swell.job.vote import Gather, Vote
 
 
 class EarlyExchange:
@@ -54,7 +55,7 @@ class EarlyExchange:
         if not overlaps:
             self.end()
         elif self.overlap is not None:
-            self.overlap.follow_order()
+            self.overlap.settle()
         else:
             self._begin(collective)
 
@@ -71,7 +72,12 @@ class EarlyExchange:
     def _begin(self, collective: Collective) -> None:
         assert isinstance(collective, OverlappingCollective)
         order = list(reversed(range(len(self._gradients.parameters))))
-        self.overlap = OverlappedSum(self._gradients, collective, order, narrow=self.narrow)
+        self.overlap = OverlappedSum(self._gradients, collective, order, narrow=self.narrow, numbers=len(Vote._fields))
+
+    def gather_votes(self, world: Collective) -> Gather:
+        """How votes travel between two steps: as they do in a step, where others may be."""
+        carrier = None if self.overlap is None or self.world is not world else self.overlap.carrier
+        return world.gather_numbers if carrier is None else carrier.gather
 
     def cancel(self) -> None:
         """The user leaves the step: complete what the other replicas expect of it, unless one was lost."""

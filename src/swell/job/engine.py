@@ -30,7 +30,7 @@ from swell.job.saving import Saving, SavingOptions
 from swell.job.sharing import Sharing
 from swell.job.steps import Steps
 from swell.job.update import Updater
-from swell.job.vote import Signals, meet
+from swell.job.vote import Signals
 from swell.loop.statistics import Statistics
 from swell.policies.decision import lays_out
 from swell.supervisor.notice import EXIT_RESUME
@@ -194,11 +194,13 @@ class Engine:
 
     def close(self) -> None:
         """Save what was not saved, stop data workers, leave the process group; may be called twice."""
-        for learner in self.state.learners:
-            learner.release()
         alone = sys.exc_info()[0] is SystemExit and self.epochs.begun and not self.epochs.over  # sys.exit in the loop
-        if not self._closed:
-            alone = not self._end_early() or alone
+        try:
+            if not self._closed:
+                alone = not self._end_early() or alone
+        finally:
+            for learner in self.state.learners:
+                learner.release()
         self._closed = True
         if self.state.has_data:
             self.state.data.close()
@@ -240,7 +242,7 @@ class Engine:
         state, collective, behind = self.state, self.peers.collective, self.saving.behind
         if state.run_dir is None or state.steps == 0 or not (behind or self.peers.elastic):
             return
-        meet(collective, leaving=True)
+        self.recovery.meet(leaving=True)
         if collective.gather_numbers([float(behind)])[0][0]:  # one that joined since the last save does not know
             self._save()
 

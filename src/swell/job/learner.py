@@ -26,6 +26,7 @@ from swell.job.backward_thread import has_one_gpu
 from swell.job.early_exchange import EarlyExchange
 from swell.job.gradient_noise import GradientNoise, Reading
 from swell.job.gradient_watch import GradientWatch
+from swell.job.model_buffers import ModelBuffers
 from swell.job.peers import ALONE
 from swell.job.script_settings import settings_of, take_settings
 from swell.job.sending import Sending
@@ -98,7 +99,7 @@ class Learner:
         metric = "dual" if self.by_dual_norm else "preconditioned" if self._by_metric else "plain"
         self.noise = GradientNoise(base_batch=base_batch, metric=metric, exact=exact)
         self._sharded_squares: Tensor | None = None  # squared norms of sharded gradients, summed over replicas
-        self.early = EarlyExchange(self.gradients)
+        self.early, self.buffers = EarlyExchange(self.gradients), ModelBuffers(model)
         self.loss = StepLoss()
         self._clock = BiasClock()
         self.make_step = OptimizerStep(optimizer)
@@ -193,11 +194,12 @@ class Learner:
                 figures.add(terms, squared=True)
         return figures
 
-    def send(self, buffers: Sequence[Tensor], *, measured: bool) -> Sending | None:
+    def send(self, *, measured: bool) -> Sending | None:
         """Send what is left of the step; None where gradients are not summed while they are computed."""
         overlap = self.early.overlap
         if overlap is None:
             return None
+        buffers = self.buffers.find(overlap.collective)
         self.early.send_rest()  # before the figures, which the squares of all gradients are part of
         if self.early.votes_carry_loss and not measured:
             return Sending(overlap, None, buffers)

@@ -167,10 +167,16 @@ class Recovery:
             except WorldError:
                 lost = True
 
+    def meet(self, *, leaving: bool = False) -> None:
+        """Make sure that every replica is between two steps, or with ``leaving`` that all are closing the job."""
+        collective, learners = self._peers.collective, self._state.learners
+        gather = learners[0].early.gather_votes(collective) if learners else collective.gather_numbers
+        meet(collective, gather, leaving=leaving)
+
     def attempt(self, act: Callable[[], None]) -> bool:
         """Do something that all replicas do together between steps; False where one was lost in it."""
         try:
-            meet(self._peers.collective)
+            self.meet()
             act()
         except WorldError as error:
             self.lost(error)

@@ -12,7 +12,7 @@ from swell.gradients.overlap import OverlappedSum
 
 
 class Sending:
-    """Sends figures and buffers after the buckets of a step; the vote travels beside them, and may carry the loss.
+    """Sends figures and buffers after the buckets of a step; the vote travels beside them, or in the only bucket.
 
     Every replica begins the same sums in the same order, whatever became of its share. Raises ``WorldError`` where a
     replica was lost, also for buckets that were sent from the backward pass.
@@ -25,9 +25,22 @@ class Sending:
             kinds.setdefault((buffer.dtype, buffer.device), []).append(buffer)
         self._flats = [(same, torch.cat([buffer.detach().reshape(-1) for buffer in same])) for same in kinds.values()]
         self._flights: list[PendingSum] = []
-        for tensor in (figures, *(flat for _, flat in self._flats)):
+        if overlap.carrier is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        for tensor in (self._figures, *(flat for _, flat in self._flats)):
             if tensor is not None:
-                self._flights.append(overlap.collective.begin_sum(tensor))
+                self._flights.append(self._overlap.collective.begin_sum(tensor))
+
+    def gather(self, numbers: Sequence[float]) -> list[list[float]]:
+        """Every replica's numbers, in rank order; they travel with a small network's gradients."""
+        carrier = self._overlap.carrier
+        if carrier is None:
+            return self._overlap.collective.gather_numbers(numbers)
+        carrier.begin(numbers)
+        self._begin()
+        return carrier.end()
 
     def drop(self) -> None:
         """The step is given up: let everything arrive, and forget it."""

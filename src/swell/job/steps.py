@@ -24,7 +24,7 @@ from swell.job.planner import Chosen
 from swell.job.recovery import Gained
 from swell.job.run_state import RunState
 from swell.job.sending import Sending
-from swell.job.update import Outcome, Position, Updater, synchronised_buffers
+from swell.job.update import Outcome, Position, Updater
 from swell.job.vote import FOLLOWING, RESTING, Signals, Verdict
 from swell.loop.step import Phase, StepInProgress
 
@@ -113,7 +113,8 @@ class Steps:
                 learner.early.enter(
                     self._peers.collective, able=_overlaps(self._peers.collective, self._state.learners)
                 )
-            if self._weighs and learner.gradients.outdated:  # ``backward`` looks itself, where it is called
+            calls_backward = not self._weighs and chosen.plan.shares[self._peers.rank]
+            if not calls_backward and learner.gradients.outdated:  # ``backward`` looks itself
                 learner.follow_groups()
         self.current = StepInProgress(
             epoch=chosen.epoch,
@@ -331,9 +332,8 @@ class Steps:
             if learner.early.touched():
                 step.touched = "gradients were changed between job.backward and job.step"
             sending = _send(step, learner)
-        verdict = self._vote(
-            step, learner, number, clip, overlaps=closures is None and _overlaps(collective, state.learners)
-        )
+        overlaps = closures is None and _overlaps(collective, state.learners)
+        verdict = self._vote(step, learner, number, clip, overlaps=overlaps, sending=sending)
         if verdict.failed:
             if sending is not None:
                 sending.drop()
@@ -384,6 +384,7 @@ class Steps:
         clip: Clip | None,
         *,
         overlaps: bool = False,
+        sending: Sending | None = None,
     ) -> Verdict:
         verdict = self._updater.vote(
             self._peers.collective,
@@ -395,6 +396,7 @@ class Steps:
             self._memory.limit,
             clip,
             overlaps=overlaps,
+            gather=None if sending is None else sending.gather,
         )
         self._state.pace.agree_on_memory(verdict.fits)
         return verdict
@@ -421,7 +423,7 @@ class Steps:
     def _give_up_together(self, step: StepInProgress) -> None:
         try:
             sending = _send(step, self._state.learners[0])
-            verdict = self._vote(step, None, FOLLOWING, None)
+            verdict = self._vote(step, None, FOLLOWING, None, sending=sending)
             if sending is not None:
                 sending.drop()
         except WorldError as error:
@@ -441,7 +443,7 @@ def _send(step: StepInProgress, learner: Learner) -> Sending | None:
     """Send the rest of the gradients, before the vote that travels beside them; None where they are sent after it."""
     if learner.early.overlap is None:
         return None
-    return learner.send(synchronised_buffers(learner.model), measured=step.measured)
+    return learner.send(measured=step.measured)
 
 
 def _take(step: StepInProgress, learner: Learner, index: int, *, sends: bool = True) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from swell.gradients.host_figures import HostFigures
 from swell.job.gradient_noise import Reading
 from swell.job.learner import Clip, Learner, is_regular, merged_codes
 from swell.job.sending import Sending
-from swell.job.vote import NO_SIGNALS, Signals, Verdict, Vote, alone, as_number, hold
+from swell.job.vote import NO_SIGNALS, Gather, Signals, Verdict, Vote, alone, as_number, hold
 from swell.loop.metrics import Metrics, agreed_names
 from swell.loop.step import Phase, StepInProgress
 
@@ -63,10 +63,12 @@ class Updater:
         clip: Clip | None = None,
         *,
         overlaps: bool = False,
+        gather: Gather | None = None,
     ) -> Verdict:
         """Exchange votes: how this replica's part of the step went, and how the others' did.
 
-        ``overlaps`` if this replica can sum gradients while it computes them.
+        ``overlaps`` if this replica can sum gradients while it computes them; ``gather`` is how votes travel where it
+        does.
         """
         step.enter(Phase.VOTED)
         failed = step.spoiled is not None or step.touched is not None
@@ -101,7 +103,7 @@ class Updater:
             on_host=learner is not None and self._device.type == "cpu" and learner.loss.on_host,
             loss=float(learner.loss.mean()) if learner is not None and learner.early.votes_carry_loss else 0.0,
         )
-        return hold(collective, vote)
+        return hold(collective, vote, gather)
 
     def run(
         self,
@@ -159,7 +161,7 @@ class Updater:
             share = _share(step, verdict)
             figures = sending.arrive(irregular=verdict.irregular, share=share)
             return verdict.loss * share if figures is None else figures, sending.put_buffers
-        originals = synchronised_buffers(learner.model)
+        originals = learner.buffers.find(collective)
         buffers = [buffer.detach().clone() for buffer in originals]
 
         def put_buffers() -> None:
@@ -272,8 +274,3 @@ def not_finite(loss: float) -> str:
         f"learning rate, look at the batch that caused it, or pass nonfinite='skip' to swell.Job to pass over such "
         f"steps with a line in the log."
     )
-
-
-def synchronised_buffers(model: torch.nn.Module) -> Sequence[Tensor]:
-    """The floating-point buffers, such as batch-norm statistics, that replicas average in each step."""
-    return [buffer for buffer in model.buffers() if buffer.is_floating_point()]

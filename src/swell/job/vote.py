@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from swell.core.protocols import Collective
@@ -64,6 +64,7 @@ class Verdict(NamedTuple):
     loss: float = 0.0  # the step's mean loss, where votes carry it
 
 
+Gather = Callable[[Sequence[float]], list[list[float]]]  # every replica's numbers, in rank order
 NO_SIGNALS = Signals()
 MEETING = -1  # what replicas do together between steps
 LEAVING = -2  # the job is closed before its loop was over
@@ -72,11 +73,11 @@ RESTING = -4  # the step ends here, and optimizers that have not stepped rest in
 _NOTHING = Vote(*[0.0 for _ in Vote._fields])
 
 
-def hold(collective: Collective, vote: Vote) -> Verdict:
-    """Exchange votes; an error on each replica if they are not at the same place."""
+def hold(collective: Collective, vote: Vote, gather: Gather | None = None) -> Verdict:
+    """Exchange votes, by ``gather`` if given; an error on each replica if they are not at the same place."""
     if collective.size == 1:
         return verdict_of([vote])
-    votes = [Vote(*numbers) for numbers in collective.gather_numbers(vote)]
+    votes = [Vote(*numbers) for numbers in (gather or collective.gather_numbers)(vote)]
     _agree_to_leave(votes)
     _agree(
         "whether to train or to do something else",
@@ -138,13 +139,14 @@ def _why_failed(votes: Sequence[Vote]) -> str:
     return ", ".join(reasons)
 
 
-def meet(collective: Collective, *, leaving: bool = False) -> None:
+def meet(collective: Collective, gather: Gather, *, leaving: bool = False) -> None:
     """Make sure that every replica is about to do something together between steps, and none is about to train.
 
-    With ``leaving`` that something is the end of a job that is closed before its loop was over.
+    Votes travel by ``gather``, as those of a step would. With ``leaving`` that something is the end of a job that is
+    closed before its loop was over.
     """
     if collective.size > 1:
-        hold(collective, _NOTHING._replace(learner=LEAVING if leaving else MEETING))
+        hold(collective, _NOTHING._replace(learner=LEAVING if leaving else MEETING), gather)
 
 
 def _agree_to_leave(votes: Sequence[Vote]) -> None:

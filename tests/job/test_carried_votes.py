@@ -1,0 +1,142 @@
+"""Votes that travel with a small network's gradients still say what separate ones said, at every moment of a loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import swell
+from swell.errors import DisagreementError
+from tests.job.scenario import Points, make_model, mean_loss
+from tests.workers import run_workers
+
+pytestmark = pytest.mark.distributed
+
+
+def carries(job: swell.Job) -> bool:
+    overlap = job.engine.state.learners[0].early.overlap
+    return overlap is not None and overlap.carrier is not None
+
+
+def wrapped(folder: str | None = None, **options: Any) -> tuple[swell.Job, nn.Module]:
+    job = swell.Job(folder, batch=8, progress=False, rule="constant", **options)
+    model = make_model()
+    job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.05))
+    return job, model
+
+
+def separately(collective: Any, what: str, folder: str) -> tuple[list[bool], str]:
+    """Steps, after which the last rank does something by itself."""
+    job, model = wrapped(folder)
+    loader, carried = job.loader(Points(80)), []
+    try:
+        for x, y, _ in loader:
+            carried.append(carries(job))
+            job.backward(mean_loss(model, x, y))
+            job.step()
+            if job.steps == 3 and collective.rank == collective.size - 1:
+                if what == "leaves":
+                    break
+                list(job.evaluation(Points(12), batch_size=4))
+        job.close()
+    except DisagreementError as error:
+        return carried, str(error)
+    return carried, ""
+
+
+@pytest.mark.parametrize(("what", "words"), [("evaluates", "whether to train"), ("leaves", "left the training loop")])
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_replica_that_does_something_else_is_an_error_on_those_that_train(
+    tmp_path: Path, world: int, what: str, words: str
+) -> None:
+    *others, (last, _) = run_workers(world, separately, what, str(tmp_path))
+    assert last == [False, True, True]
+    for carried, message in others:
+        assert carried == [False, True, True, True]
+        assert words in message
+
+
+def leaves_in_a_step(collective: Any) -> tuple[int, int]:
+    """All replicas leave the loop in the middle of a step, evaluate, and begin the step again."""
+    job, model = wrapped()
+    loader = job.loader(Points(80))
+    for _ in job.epochs(1):
+        for turn in range(3):
+            for number, (x, y, _) in enumerate(loader):
+                job.backward(mean_loss(model, x, y))
+                if number == 2 and turn < 2:
+                    break
+                job.step()
+            assert carries(job)
+            for x, _, _ in job.evaluation(Points(13), batch_size=4):
+                job.metrics.sum("seen", len(x))
+    seen = job.metrics.results()["seen"]
+    steps = job.steps
+    job.close()
+    return steps, int(seen)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_step_that_all_leave_is_made_again(world: int) -> None:
+    assert run_workers(world, leaves_in_a_step) == [(10, 3 * 13)] * world
+
+
+def evaluates_and_shares(collective: Any) -> tuple[list[bool], int, list[list[float]]]:
+    job, model = wrapped()
+    loader, carried, seen = job.loader(Points(43)), [], 0
+    for _ in job.epochs(2):
+        for x, y, _ in loader:
+            carried.append(carries(job))
+            job.backward(mean_loss(model, x, y))
+            job.step()
+            if job.steps % 4 == 3:  # not after the short step at the end, in which some have no part
+                for part, _, _ in job.evaluation(Points(11), batch_size=4):
+                    job.metrics.sum("seen", len(part))
+                shared = job.share(lambda: 7 * job.steps)
+                seen += int(job.metrics.results()["seen"]) + (shared != 7 * job.steps)
+    weights = [parameter.flatten().tolist() for parameter in model.parameters()]
+    job.close()
+    return carried, seen, weights
+
+
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_replicas_meet_between_steps_whose_votes_are_carried(world: int) -> None:
+    results = run_workers(world, evaluates_and_shares)
+    alone = run_workers(1, evaluates_and_shares)[0]
+    for carried, seen, weights in results:
+        assert not carried[0] and all(carried[1:])
+        assert seen == alone[1] > 0
+        for mine, other in zip(weights, alone[2], strict=True):
+            assert mine == pytest.approx(other, rel=1e-9, abs=1e-12)
+
+
+def adds_parameters(collective: Any) -> list[list[float]]:
+    """Parameters are added before the last step of the epoch, in which two of three replicas have no sample."""
+    job, model = wrapped()
+    optimizer, late = job.engine.state.learners[0].optimizer, nn.Linear(1, 1).double()
+    nn.init.constant_(late.weight, 0.5)
+    nn.init.constant_(late.bias, 0.1)
+    loader = job.loader(Points(25))
+    for _ in job.epochs(2):
+        for x, y, _ in loader:
+            loss = mean_loss(model, x, y)
+            if job.steps >= 3:
+                loss = loss + (late(y.double().view(-1, 1)) ** 2).mean()
+            job.backward(loss)
+            job.step()
+            if job.steps == 3:
+                optimizer.add_param_group({"params": late.parameters()})
+    weights = [p.flatten().tolist() for module in (model, late) for p in module.parameters()]
+    job.close()
+    return weights
+
+
+def test_parameters_may_be_added_before_a_step_in_which_some_have_no_sample() -> None:
+    results, (alone,) = run_workers(3, adds_parameters), run_workers(1, adds_parameters)
+    for weights in results:
+        for mine, other in zip(weights, alone, strict=True):
+            assert mine == pytest.approx(other, rel=1e-9, abs=1e-12)
