@@ -15,7 +15,7 @@ _ALIGNMENT = 64  # elements; buckets begin where every network's fast way may
 MIB = 2**20
 LEAST_BYTES, FIRST_BYTES, LARGEST_BYTES = MIB, 8 * MIB, 25 * MIB  # of a bucket, of the first one, and of any
 PARTS = 6  # buckets or so at least: the last one travels when there is nothing left to compute
-WORTH_BYTES = 4 * MIB  # a smaller bucket is divided in two at most: each exchange has a price of its own
+WORTH_BYTES = 4 * MIB  # of a bucket, where there are more than two
 SINGLE_BYTES = 3 * MIB // 2  # of a gradient on the CPU that is a bucket by itself; smaller ones are copied sooner
 _MOST_KEPT = 2**25 - 2**16  # bytes; glibc lets no larger block raise what it keeps
 

@@ -1,8 +1,8 @@
 """Numbers of every replica that travel with the gradients of a small network, in the only bucket that these need.
 
-An exchange of so few bytes takes as long as two of them take less by being one. The numbers arrive exactly, though they
-travel in a tensor that is summed. Each replica writes its float64 numbers into a row of its own, as whole numbers below
-65,536, four for each, where all others have zeros. So the sum holds them all.
+An exchange of its own would take as long again. The numbers arrive exactly, though they travel in a tensor that is
+summed: each replica writes its float64 numbers into a row of its own, as whole numbers below 65,536, four for each, and
+all others have zeros there. So the sum holds them all.
 """
 
 from __future__ import annotations
