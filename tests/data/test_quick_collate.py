@@ -77,8 +77,18 @@ def test_batches_are_those_of_default_collate(batch: list[Any]) -> None:
         [np.float32(1.5), np.float32(2.5)],
         [np.array(1.5), np.array(2.5)],
         [np.zeros(2), torch.ones(2, dtype=torch.float64)],
+        [torch.ones(2), np.zeros(2, "float32")],
+        [torch.ones(2), torch.ones(2, dtype=torch.float64)],
     ],
-    ids=["float32 and float64", "whole numbers and float32", "scalars", "no dimension", "an array and a tensor"],
+    ids=[
+        "float32 and float64",
+        "whole numbers and float32",
+        "scalars",
+        "no dimension",
+        "an array and a tensor",
+        "a tensor and an array",
+        "tensors of two types",
+    ],
 )
 def test_what_is_not_alike_is_left_to_default_collate(batch: list[Any]) -> None:
     try:
@@ -90,6 +100,14 @@ def test_what_is_not_alike_is_left_to_default_collate(batch: list[Any]) -> None:
         check_same(quick_collate(batch), expected)
 
 
+@pytest.mark.parametrize("first", [torch.nn.Parameter(torch.ones(2)), torch.ones(2, requires_grad=True)])
+def test_what_needs_a_gradient_still_does(first: Tensor) -> None:
+    batch = [(first, 1), (torch.ones(2), 2)]
+    ours, theirs = quick_collate(batch), default_collate(batch)
+    assert ours[0].requires_grad and theirs[0].requires_grad
+    assert torch.equal(ours[0], theirs[0]) and torch.equal(ours[1], theirs[1])
+
+
 @pytest.mark.parametrize(
     ("batch", "error"),
     [
@@ -98,15 +116,21 @@ def test_what_is_not_alike_is_left_to_default_collate(batch: list[Any]) -> None:
         ([np.array([None]), np.array([None])], "must contain"),
         ([(1, 2), (1,)], "equal size"),
         ([(1, 2), 3], "no len"),
+        ([torch.ones(2), torch.ones(3)], "equal size"),
+        ([torch.eye(2).to_sparse()], "sparse tensors"),
     ],
-    ids=["sizes", "words", "objects", "lengths", "a number among tuples"],
+    ids=["sizes", "words", "objects", "lengths", "a number among tuples", "sizes of tensors", "sparse"],
 )
 def test_errors_are_those_of_default_collate(batch: list[Any], error: str) -> None:
     with pytest.raises((RuntimeError, TypeError), match=error):
         quick_collate(batch)
 
 
-@pytest.mark.parametrize(("kind", "sample"), [(np.ndarray, np.zeros(2)), (tuple, (1, 2))], ids=["arrays", "tuples"])
+@pytest.mark.parametrize(
+    ("kind", "sample"),
+    [(np.ndarray, np.zeros(2)), (torch.Tensor, torch.zeros(2)), (tuple, (1, 2))],
+    ids=["arrays", "tensors", "tuples"],
+)
 def test_a_way_that_default_collate_was_taught_is_kept(
     monkeypatch: pytest.MonkeyPatch, kind: type, sample: Any
 ) -> None:

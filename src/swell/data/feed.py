@@ -92,7 +92,7 @@ class Feed:
         prefetch.divisible = shipped
         self._indices, self._prefetch, self._present = indices, prefetch, present
         self._rows = None if options.pin_memory else rows
-        self._workers, self._persistent = workers, persistent
+        self._workers, self._persistent, self._pins = workers, persistent, options.pin_memory
         self._iterator: Any = None
         self._epoch = -1
         self._sound = True
@@ -173,8 +173,10 @@ class Feed:
             batch = self._rows.__getitems__(self._indices(span))
         elif profiler._is_profiler_enabled:
             batch = next(iterator)
-        else:  # what ``next`` does, without a mark for torch's profiler that takes longer than a batch of cheap samples
+        elif self._pins:
             batch = iterator._next_data()
+        else:  # what ``next`` does, without a mark for torch's profiler that takes longer than a batch of cheap samples
+            batch = iterator._dataset_fetcher.fetch(self._present.keys_of(span))
         self._prefetch.fetched += span.size
         return batch
 
