@@ -140,6 +140,7 @@ class Learner:
         Figures of other groups are dropped, and gradients that passes before have left in those parameters.
         """
         self.early.end()
+        self.buffers.look_again()
         self.noise.drain()
         self.gradients.clear()
         self.on_one_gpu = has_one_gpu(self.model, self.gradients.parameters)

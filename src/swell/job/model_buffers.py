@@ -10,12 +10,20 @@ from swell.core.protocols import Collective
 
 
 class ModelBuffers:
-    """Finds the buffers in every step: modules are looked for once in a world, the tensors they hold each time."""
+    """Finds the buffers in every step: modules are looked for now and then, the tensors they hold each time.
+
+    They are looked for where a script may have added some, at the same moments on every replica: in another world, at
+    the start of a pass over the data, and with new parameters.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._world: Collective | None = None
         self._owners: list[dict[str, Tensor | None]] = []
+
+    def look_again(self) -> None:
+        """Look for modules before the next step."""
+        self._world = None
 
     def find(self, world: Collective) -> Sequence[Tensor]:
         """Each buffer once, in the order of ``model.buffers()``."""

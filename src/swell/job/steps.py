@@ -82,6 +82,8 @@ class Steps:
             )
         self._looping = True
         self._committer.rollback.begin_pass(self._state.learners)
+        for learner in self._state.learners:
+            learner.buffers.look_again()
         try:
             self._norms.begin(self._state.learners)
             yield
