@@ -34,6 +34,7 @@ from swell.job.gradient_watch import GradientWatch
 from swell.job.horizon import Horizon
 from swell.job.loader import TrainingLoader
 from swell.job.memory import Memory
+from swell.job.model_buffers import ModelBuffers
 from swell.job.peers import Peers
 from swell.job.planner import Planner
 from swell.job.recovery import Recovery
@@ -139,7 +140,7 @@ class PathLearner:
         self.noise = SimpleNamespace(window=1000.0, estimate=lambda: None, drain=lambda: None)
         self.path: list[list[Any]] = []
         self.last_clip = None
-        self.touched = GradientWatch()
+        self.touched, self.buffers = GradientWatch(), ModelBuffers(self.model)
 
     def clear(self) -> None:
         """It has no gradients."""
