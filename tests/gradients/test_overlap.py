@@ -66,6 +66,7 @@ def small_buckets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Gradients are moved into their bucket one by one, or together when it is full, or stay where they are."""
     monkeypatch.setattr(overlapping, "LARGE", 1 if request.param == "each at once" else 2**15)
     monkeypatch.setattr(buckets, "SINGLE_BYTES", 1 if request.param == "where it is" else 2**20)
+    monkeypatch.setattr(buckets, "FEW_BYTES", 0)
     monkeypatch.setattr(buckets, "bucket_bytes", lambda number, total: min(64 << number, 128))
 
 
@@ -127,6 +128,7 @@ def test_a_large_gradient_is_a_bucket_by_itself_and_leaves_room_for_the_others(
     order.shuffle(indices)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(buckets, "SINGLE_BYTES", single)
+        patch.setattr(buckets, "FEW_BYTES", 0)
         made = buckets.Buckets([nn.Parameter(torch.ones(size)) for size in sizes]).in_order(indices)
     assert sorted(index for bucket in made for index in bucket.indices) == sorted(indices)
     place = {index: number for number, index in enumerate(indices)}
@@ -139,6 +141,48 @@ def test_a_large_gradient_is_a_bucket_by_itself_and_leaves_room_for_the_others(
     shared = [bucket.flat for bucket in made if bucket.single is None]
     assert len({flat.data_ptr() for flat in shared}) == len(shared)  # no two in one place
     assert all(flat.untyped_storage().nbytes() <= 4 * (sum(sizes) + 64 * len(sizes)) for flat in shared)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=12),
+    single=st.integers(4, 200),
+    most=st.integers(1, 400),
+    order=st.randoms(use_true_random=False),
+)
+def test_the_last_bucket_has_room_for_numbers_that_no_other_bucket_uses(
+    sizes: list[int], single: int, most: int, order: Any
+) -> None:
+    indices = list(range(len(sizes)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buckets, "SINGLE_BYTES", single)
+        patch.setattr(buckets, "FEW_BYTES", 0)
+        patch.setattr(buckets, "bucket_bytes", lambda number, total: most)
+        layout = buckets.Buckets([nn.Parameter(torch.ones(size)) for size in sizes], room=7)
+        layout.in_order(indices)
+        order.shuffle(indices)
+        made = layout.in_order(indices)  # again, within the same memory
+    assert [bucket.extended is None for bucket in made[:-1]] == [True] * (len(made) - 1)
+    assert (made[-1].extended is None) is all(bucket.single is not None for bucket in made)  # these are all small
+    for number, bucket in enumerate(made):
+        bucket.flat.fill_(number)
+    if made[-1].extended is not None:
+        room = made[-1].extended[made[-1].flat.numel() :]
+        assert room.numel() == 7
+        made[-1].extended.fill_(-1)
+        assert made[-1].flat.eq(-1).all()
+    for number, bucket in enumerate(made[:-1]):
+        assert bucket.flat.eq(number).all()
+        assert bucket.blank().eq(0).all() and bucket.blank().numel() == sum(sizes[index] for index in bucket.indices)
+
+
+def test_a_bucket_that_is_not_small_carries_numbers_only_where_it_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "LEAST_BYTES", 100)
+    large, rest = nn.Parameter(torch.ones(2**19)), [nn.Parameter(torch.ones(2**18)) for _ in range(4)]
+    layout = buckets.Buckets([large, *rest], room=7)
+    assert layout.in_order([0, 1, 2, 3, 4])[-1].extended is not None
+    first, last = layout.in_order([1, 2, 3, 4, 0])[:1], layout.in_order([1, 2, 3, 4, 0])[-1]
+    assert last.single is large and last.extended is None
+    assert first[0].extended is None
 
 
 LIKE = nn.Parameter(torch.ones(4, 3))
@@ -176,6 +220,7 @@ def test_memory_is_not_its_own_while_somebody_else_can_read_it() -> None:
 
 def test_a_gradient_that_is_still_read_in_the_same_pass_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buckets, "SINGLE_BYTES", 1)
+    monkeypatch.setattr(buckets, "FEW_BYTES", 0)
 
     class Twice(torch.autograd.Function):
         """Hands one tensor to the first parameter, and a view of it to the second one."""
@@ -208,6 +253,7 @@ def test_a_gradient_that_is_still_read_in_the_same_pass_is_copied(monkeypatch: p
 
 def test_a_gradient_that_travelled_where_it_was_is_freed_with_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buckets, "SINGLE_BYTES", 1)
+    monkeypatch.setattr(buckets, "FEW_BYTES", 0)
     model, echo = network(), Echo()
     overlap = overlapped(model, echo)
     overlap.arm(Pass(1.0))

@@ -72,13 +72,22 @@ def play(folder: Path, history: History) -> list[dict[str, Any]]:
     raise AssertionError(f"{history} ended with {ends}")
 
 
+def lay_out(votes: str) -> None:
+    """How votes travel: apart from the buckets, with the last of them, or with the only one."""
+    buckets.FEW_BYTES = 0
+    buckets.SINGLE_BYTES = {"apart": 240, "last": 240, "only": 2**20, "no bucket": 1}[
+        votes
+    ]  # these travel where they are
+    buckets.CARRYING_BYTES = 0 if votes == "apart" else 2**20
+
+
 def train(folder: str, life: int, resizes: list[tuple[int, int]], stop: int | None, options: dict[str, Any]) -> None:
     """What each worker runs: a job that writes down what it tries and what it commits."""
     place = Path(folder)
     if "bucket_bytes" in options:
         buckets.bucket_bytes = lambda number, total: options["bucket_bytes"]
     overlap.LARGE = 8  # some gradients are moved into their bucket before it is full
-    buckets.SINGLE_BYTES = options.get("single", 240)  # and one travels where it is; none where votes are carried
+    lay_out(options.get("votes", "apart"))
     job = swell.Job(
         place / "saved",
         batch=swell.Schedule(BATCHES, unit="epochs", base=BASE),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 
 import swell
 from swell.errors import DisagreementError
+from tests.job.elastic_history import lay_out
 from tests.job.scenario import Points, make_model, mean_loss
 from tests.workers import run_workers
 
@@ -29,8 +31,9 @@ def wrapped(folder: str | None = None, **options: Any) -> tuple[swell.Job, nn.Mo
     return job, model
 
 
-def separately(collective: Any, what: str, folder: str) -> tuple[list[bool], str]:
+def separately(collective: Any, what: str, folder: str, votes: str) -> tuple[list[bool], str]:
     """Steps, after which the last rank does something by itself."""
+    lay_out(votes)
     job, model = wrapped(folder)
     loader, carried = job.loader(Points(80)), []
     try:
@@ -49,43 +52,56 @@ def separately(collective: Any, what: str, folder: str) -> tuple[list[bool], str
 
 
 @pytest.mark.parametrize(("what", "words"), [("evaluates", "whether to train"), ("leaves", "left the training loop")])
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize(("world", "votes"), [(2, "last"), (3, "last"), (2, "only"), (3, "only")])
 def test_a_replica_that_does_something_else_is_an_error_on_those_that_train(
-    tmp_path: Path, world: int, what: str, words: str
+    tmp_path: Path, world: int, votes: str, what: str, words: str
 ) -> None:
-    *others, (last, _) = run_workers(world, separately, what, str(tmp_path))
+    *others, (last, _) = run_workers(world, separately, what, str(tmp_path), votes)
     assert last == [False, True, True]
     for carried, message in others:
         assert carried == [False, True, True, True]
         assert words in message
 
 
-def leaves_in_a_step(collective: Any) -> tuple[int, int]:
-    """All replicas leave the loop in the middle of a step, evaluate, and begin the step again."""
+def leaves_in_a_step(collective: Any, votes: str, *, leaves: bool = True) -> tuple[int, int, list[list[float]]]:
+    """All replicas leave the loop in the middle of a step, mostly evaluate, and begin the step again."""
+    lay_out(votes)
     job, model = wrapped()
     loader = job.loader(Points(80))
     for _ in job.epochs(1):
-        for turn in range(3):
+        for turn in range(4):
             for number, (x, y, _) in enumerate(loader):
+                if number == 2 and turn == 2 and leaves:
+                    break  # before anything of the step is under way
                 job.backward(mean_loss(model, x, y))
-                if number == 2 and turn < 2:
+                if number == 2 and turn < 2 and leaves:
                     break
                 job.step()
-            assert carries(job)
-            for x, _, _ in job.evaluation(Points(13), batch_size=4):
-                job.metrics.sum("seen", len(x))
-    seen = job.metrics.results()["seen"]
+            if collective.size > 1:
+                assert carries(job)
+            if turn:  # the first time they begin again without having met
+                for x, _, _ in job.evaluation(Points(13), batch_size=4):
+                    job.metrics.sum("seen", len(x))
+            if not leaves:
+                break
+    seen = job.metrics.results()["seen"] if leaves else 0
     steps = job.steps
     job.close()
-    return steps, int(seen)
+    return steps, int(seen), [parameter.flatten().tolist() for parameter in model.parameters()]
 
 
+@pytest.mark.parametrize("votes", ["last", "only"])
 @pytest.mark.parametrize("world", [2, 3])
-def test_a_step_that_all_leave_is_made_again(world: int) -> None:
-    assert run_workers(world, leaves_in_a_step) == [(10, 3 * 13)] * world
+def test_a_step_that_all_leave_is_made_again(world: int, votes: str) -> None:
+    ((_, _, plain),) = run_workers(1, partial(leaves_in_a_step, leaves=False), votes)
+    for steps, seen, weights in run_workers(world, leaves_in_a_step, votes):
+        assert (steps, seen) == (10, 3 * 13)
+        for mine, other in zip(weights, plain, strict=True):
+            assert mine == pytest.approx(other, rel=1e-9, abs=1e-12)
 
 
-def evaluates_and_shares(collective: Any) -> tuple[list[bool], int, list[list[float]]]:
+def evaluates_and_shares(collective: Any, votes: str) -> tuple[list[bool], int, list[list[float]]]:
+    lay_out(votes)
     job, model = wrapped()
     loader, carried, seen = job.loader(Points(43)), [], 0
     for _ in job.epochs(2):
@@ -103,14 +119,39 @@ def evaluates_and_shares(collective: Any) -> tuple[list[bool], int, list[list[fl
     return carried, seen, weights
 
 
-@pytest.mark.parametrize("world", [2, 3, 5])
-def test_replicas_meet_between_steps_whose_votes_are_carried(world: int) -> None:
-    results = run_workers(world, evaluates_and_shares)
-    alone = run_workers(1, evaluates_and_shares)[0]
+@pytest.mark.parametrize(("world", "votes"), [(2, "last"), (3, "last"), (5, "last"), (2, "only"), (5, "only")])
+def test_replicas_meet_between_steps_whose_votes_are_carried(world: int, votes: str) -> None:
+    results = run_workers(world, evaluates_and_shares, votes)
+    alone = run_workers(1, evaluates_and_shares, votes)[0]
     for carried, seen, weights in results:
         assert not carried[0] and all(carried[1:])
         assert seen == alone[1] > 0
         for mine, other in zip(weights, alone[2], strict=True):
+            assert mine == pytest.approx(other, rel=1e-9, abs=1e-12)
+
+
+def evaluates_in_a_step(collective: Any, votes: str) -> tuple[int, list[list[float]]]:
+    lay_out(votes)
+    job, model = wrapped()
+    seen = 0
+    for x, y, _ in job.loader(Points(48)):
+        if job.steps == 2:
+            seen += sum(len(part) for part, _, _ in job.evaluation(Points(11), batch_size=4))
+        job.backward(mean_loss(model, x, y))
+        if job.steps == 3:
+            seen += sum(len(part) for part, _, _ in job.evaluation(Points(11), batch_size=4))
+        job.step()
+    weights = [parameter.flatten().tolist() for parameter in model.parameters()]
+    job.close()
+    return seen, weights
+
+
+@pytest.mark.parametrize("votes", ["apart", "last", "only"])
+def test_replicas_may_meet_in_the_middle_of_a_step(votes: str) -> None:
+    results, ((seen, alone),) = run_workers(2, evaluates_in_a_step, votes), run_workers(1, evaluates_in_a_step, votes)
+    assert sum(part for part, _ in results) == seen == 22
+    for _, weights in results:
+        for mine, other in zip(weights, alone, strict=True):
             assert mine == pytest.approx(other, rel=1e-9, abs=1e-12)
 
 

@@ -71,7 +71,7 @@ def measure(collective: Any, name: str, micro: int, overlaps: bool, steps: int =
     """Train; after every step the estimates, this replica's micro-batches, and the weights before the step."""
     buckets.bucket_bytes = lambda number, total: 64  # several buckets, although the model is small
     overlapping.LARGE = 8  # some gradients are moved into their bucket before it is full, some with it
-    buckets.SINGLE_BYTES = 4 * 8 * 5  # and the larger ones travel where they are
+    buckets.SINGLE_BYTES, buckets.FEW_BYTES = 4 * 8 * 5, 0  # and the larger ones travel where they are
     TorchCollective.overlaps = property(lambda self: overlaps and self.size > 1)  # type: ignore[assignment,method-assign]
     job = swell.Job(batch=BATCH, micro=micro, rule=DUAL, statistics=EVERY, progress=False)
     model = matrices()

@@ -30,26 +30,27 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return folder
 
 
-@pytest.mark.parametrize(("rank", "single"), [(0, 240), (1, 240), (0, 2**20), (1, 2**20)])  # buckets, or one with votes
+@pytest.mark.parametrize("votes", ["apart", "last", "only"])
+@pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("point", [point for point in POINTS if point != "load"])
 def test_a_worker_killed_at_any_point_of_a_step_costs_that_step_only(
-    tmp_path: Path, undisturbed: Any, point: str, rank: int, single: int
+    tmp_path: Path, undisturbed: Any, point: str, rank: int, votes: str
 ) -> None:
     rank = 2 if point == "join" else 0 if point == "save" else rank
     faults = (fail_at(rank, 5, point), fail_at(rank, 16, point))
-    history = History(start=2, resizes=((4, 3),), faults=faults, options={"single": single})
+    history = History(start=2, resizes=((4, 3),), faults=faults, options={"votes": votes})
     happened = play(tmp_path, history)
     assert [record["point"] for record in happened] == [point] * len(happened) and happened
     assert all(record["kind"] == "kill" for record in happened)
     check(tmp_path, undisturbed({}))
 
 
-@pytest.mark.parametrize(("rank", "single"), [(0, 2**20), (1, 2**20), (0, 1), (1, 1)])  # copied, or where they are
+@pytest.mark.parametrize(("rank", "votes"), [(0, "only"), (1, "only"), (0, "no bucket"), (1, "no bucket")])
 def test_a_worker_killed_between_the_buckets_of_a_step_costs_that_step_only(
-    tmp_path: Path, undisturbed: Any, rank: int, single: int
+    tmp_path: Path, undisturbed: Any, rank: int, votes: str
 ) -> None:
     faults = (fail_at(rank, 6, "reduce"), fail_at(rank, 15, "reduce"))
-    history = History(start=3, faults=faults, options={"bucket_bytes": 1, "single": single})
+    history = History(start=3, faults=faults, options={"bucket_bytes": 1, "votes": votes})
     assert [record["point"] for record in play(tmp_path, history)] == ["reduce", "reduce"]
     check(tmp_path, undisturbed({}))
 
@@ -100,9 +101,9 @@ def test_an_optimizer_that_stepped_before_the_step_broke_does_not_step_twice(
     check(tmp_path, undisturbed({"two": True}))
 
 
-@pytest.mark.parametrize(("rank", "single"), [(0, 240), (1, 240), (1, 2**20)])
-def test_evaluations_in_and_after_an_epoch_stay_exact(tmp_path: Path, undisturbed: Any, rank: int, single: int) -> None:
-    options = {"evaluate": True, "single": single}
+@pytest.mark.parametrize(("rank", "votes"), [(0, "apart"), (1, "apart"), (1, "last"), (1, "only")])
+def test_evaluations_in_and_after_an_epoch_stay_exact(tmp_path: Path, undisturbed: Any, rank: int, votes: str) -> None:
+    options = {"evaluate": True, "votes": votes}
     faults = tuple(fail_at(rank, step, "reduce") for step in (4, 9, 14, 19, 24, 29))
     history = History(start=2, resizes=((3, 3), (8, 1), (13, 3), (23, 2)), faults=faults, options=options)
     play(tmp_path, history)

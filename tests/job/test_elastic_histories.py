@@ -45,9 +45,9 @@ def random_history(seed: int) -> History:
     )
 
 
-def carried(history: History) -> History:
-    """The same, where gradients are a single bucket, which takes the votes along."""
-    return replace(history, options={**history.options, "single": 2**20})
+def with_votes(history: History, votes: str) -> History:
+    """The same, where votes travel in another way."""
+    return replace(history, options={**history.options, "votes": votes})
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
 def test_after_any_history_the_run_is_the_undisturbed_one(
     tmp_path: Path, undisturbed: dict[bool, Path], seed: int
 ) -> None:
-    history = random_history(seed) if seed % 2 else carried(random_history(seed))
+    history = with_votes(random_history(seed), ("apart", "last", "only")[seed % 3])
     print(f"{history}; {N * EPOCHS} samples; faults: {[str(fault) for fault in history.faults]}")
     for record in play(tmp_path, history):
         print(f"{record['kind']} of rank {record['rank']} in {record['point']} at step {record['at_step']}")

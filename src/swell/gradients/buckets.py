@@ -17,6 +17,9 @@ LEAST_BYTES, FIRST_BYTES, LARGEST_BYTES = MIB, 8 * MIB, 25 * MIB  # of a bucket,
 PARTS = 6  # buckets or so at least: the last one travels when there is nothing left to compute
 WORTH_BYTES = 4 * MIB  # of a bucket, where there are more than two
 SINGLE_BYTES = 3 * MIB // 2  # of a gradient on the CPU that is a bucket by itself; smaller ones are copied sooner
+FEW_BYTES = 4 * MIB  # of all gradients, so few that none is a bucket by itself
+# Of all gradients, where the last bucket has room for numbers: between two steps all buckets travel with a vote.
+CARRYING_BYTES = 16 * MIB
 _MOST_KEPT = 2**25 - 2**16  # bytes; glibc lets no larger block raise what it keeps
 
 
@@ -32,7 +35,7 @@ class Bucket:
     views: list[Tensor]
     watched: int  # parameters whose gradients are reported by a hook; all of them, or the bucket waits for the step
     single: Tensor | None = None  # the parameter, where it is one with a large gradient
-    extended: Tensor | None = None  # ``flat`` with room for numbers after it, if it is the only bucket and small
+    extended: Tensor | None = None  # ``flat`` with room for numbers after it, in the last bucket of a small network
     missing: int = 0  # of those that are watched, gradients that the backward pass under way has not reached
     codes: list[str] = field(default_factory=list)
     flight: PendingSum | None = None
@@ -52,6 +55,10 @@ class Bucket:
         else:
             self.flat = torch.empty(self.single.numel(), dtype=self.single.dtype)
             self.views = _views([self.single], self.flat)
+
+    def blank(self) -> Tensor:
+        """Zeros that travel between two steps, where its gradients would."""
+        return self.flat.zero_() if self.single is None else torch.zeros(self.single.numel(), dtype=self.single.dtype)
 
     def let_go(self) -> None:
         """The step is over: a single gradient is free as soon as nobody else holds it."""
@@ -121,10 +128,10 @@ def _is_single(parameter: Tensor) -> bool:
     )
 
 
-def _is_little(parameters: Sequence[Tensor]) -> bool:
-    """Whether the gradients are one small bucket on the CPU, of a type that holds whole numbers below 65,536."""
+def _may_carry(parameters: Sequence[Tensor]) -> bool:
+    """Whether the gradients are few, on the CPU, and of one type that holds whole numbers below 65,536."""
     groups = {_group(parameter) for parameter in parameters}
-    if len(groups) != 1 or sum(map(_bytes, parameters)) > LEAST_BYTES:
+    if len(groups) != 1 or sum(map(_bytes, parameters)) > CARRYING_BYTES:
         return False
     (((dtype, device), needs_gradient),) = groups
     return device.type == "cpu" and needs_gradient and dtype in (torch.float32, torch.float64)
@@ -133,12 +140,15 @@ def _is_little(parameters: Sequence[Tensor]) -> bool:
 class Buckets:
     """Puts parameters into buckets, in any order, and again in another one, within the same memory.
 
-    If all are small and fit into one bucket on the CPU, it has ``room`` for that many elements after them.
+    Where all gradients together are small and on the CPU, the last bucket has ``room`` for that many elements more. One
+    of little is the last whenever it is complete, because single gradients have no room.
     """
 
     def __init__(self, parameters: Sequence[Tensor], *, room: int = 0) -> None:
         self._parameters = parameters
-        self._single = [_is_single(parameter) for parameter in parameters]
+        few = sum(map(_bytes, parameters)) <= FEW_BYTES
+        self._single = [not few and _is_single(parameter) for parameter in parameters]
+        self._room = room if _may_carry(parameters) and not all(self._single) else 0
         sizes: dict[Kind, int] = {}
         self._totals: dict[Group, int] = {}  # bytes
         for parameter, single in zip(parameters, self._single, strict=True):
@@ -146,7 +156,6 @@ class Buckets:
             if not single:
                 sizes[kind] = sizes.get(kind, 0) + _aligned(parameter.numel())
                 self._totals[group] = self._totals.get(group, 0) + _bytes(parameter)
-        self._room = room if _is_little(parameters) else 0
         self._memory = {
             kind: torch.zeros(size + self._room, dtype=kind[0], device=kind[1]) for kind, size in sizes.items()
         }
@@ -160,6 +169,10 @@ class Buckets:
         made = self._divided(order)
         place = {index: number for number, index in enumerate(order)}
         made.sort(key=lambda one: (not one[0][1], place[one[1][-1]]))  # by when they will be complete
+        if self._room:
+            last = max(number for number, (_, indices) in enumerate(made) if not self._single[indices[0]])
+            if sum(_bytes(self._parameters[index]) for index in made[last][1]) <= LEAST_BYTES:
+                made.append(made.pop(last))
         buckets: list[Bucket] = []
         used = dict.fromkeys(self._memory, 0)
         for (kind, _), indices in made:
@@ -173,10 +186,9 @@ class Buckets:
             watched = sum(member.requires_grad for member in members)
             buckets.append(Bucket(indices, flat, _views(members, flat), watched))
             used[kind] += _aligned(size)
-        if self._room and len(buckets) == 1:
-            (only,) = buckets
-            (memory,) = self._memory.values()
-            only.extended = memory[: only.flat.numel() + self._room]
+        if self._room and buckets[-1].single is None:
+            (memory,), flat = self._memory.values(), buckets[-1].flat
+            buckets[-1].extended = memory[flat.storage_offset() :][: flat.numel() + self._room]
         return buckets
 
     def _divided(self, order: Sequence[int]) -> list[tuple[Group, list[int]]]:

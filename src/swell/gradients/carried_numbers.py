@@ -1,4 +1,4 @@
-"""Numbers of every replica that travel with the gradients of a small network, in the only bucket that these need.
+"""Numbers of every replica that travel with the gradients of a small network, in the last of its buckets.
 
 An exchange of its own would take as long again. The numbers arrive exactly, though they travel in a tensor that is
 summed: each replica writes its float64 numbers into a row of its own, as whole numbers below 65,536, four for each, and
@@ -44,28 +44,38 @@ def read_numbers(room: Tensor, *, replicas: int) -> list[list[float]]:
 
 
 class CarriedNumbers:
-    """Sends a bucket together with numbers. Every replica begins the same exchanges in the same order."""
+    """Sends the last bucket together with numbers. Every replica begins the same exchanges in the same order.
 
-    def __init__(self, bucket: Bucket, room: Tensor, collective: OverlappingCollective) -> None:
-        self._bucket, self._all, self._collective = bucket, room, collective
-        self._numbers = room[bucket.flat.numel() :]
-        self.filled = False  # whether the bucket holds this replica's gradients, and waits for the numbers
+    The buckets before it travel without numbers, as soon as they are full. Between two steps zeros travel in the place
+    of gradients.
+    """
+
+    def __init__(self, buckets: Sequence[Bucket], room: Tensor, collective: OverlappingCollective) -> None:
+        self._before, self._last = buckets[:-1], buckets[-1]
+        self._all, self._collective = room, collective
+        self._numbers = room[self._last.flat.numel() :]
+        self.ahead = False  # whether the buckets before it were sent in a step that was left since
 
     def gather(self, numbers: Sequence[float]) -> list[list[float]]:
-        """Every replica's numbers, in rank order; between two steps zeros travel in the place of gradients."""
+        """Every replica's numbers, in rank order; between two steps."""
+        waiting = [] if self.ahead else [bucket for bucket in self._before if bucket.flight is None]
+        flights = [self._collective.begin_sum(bucket.blank()) for bucket in waiting]
+        self._last.flat.zero_()
         self.begin(numbers)
-        return self.end()
+        gathered = self.end()
+        for flight in flights:
+            flight.wait()
+        return gathered
 
     def begin(self, numbers: Sequence[float]) -> None:
-        """Send them."""
-        if not self.filled:
-            self._bucket.flat.zero_()
+        """Send them, after the buckets before."""
+        self.ahead = False
         write_numbers(numbers, self._numbers, rank=self._collective.rank, replicas=self._collective.size)
-        self._bucket.flight = self._collective.begin_sum(self._all)
+        self._last.flight = self._collective.begin_sum(self._all)
 
     def end(self) -> list[list[float]]:
         """Wait until they have arrived, and the gradients; raises ``WorldError`` if a replica was lost."""
-        flight, self._bucket.flight = self._bucket.flight, None
+        flight, self._last.flight = self._last.flight, None
         assert flight is not None
         flight.wait()
         return read_numbers(self._numbers, replicas=self._collective.size)

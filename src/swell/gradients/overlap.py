@@ -34,8 +34,8 @@ class OverlappedSum:
     the later ones until ``send_rest``, and nothing is agreed on beforehand. Gradients are copied into the bucket once
     and stay there: ``.grad`` is a view of it when the optimizer steps.
 
-    Where the gradients are a single small bucket, there is nothing to send earlier. From the second step of a world on
-    it waits for numbers of each replica and takes them along: ``send_rest`` only fills it, and ``carrier`` sends it.
+    Where the gradients are small, the last bucket waits from the second step of a world on for numbers of each replica,
+    and takes them along: ``send_rest`` only fills it, and ``carrier`` sends it.
 
     Errors of sending are kept and raised by ``send_rest``, so that none comes out of a backward pass.
     """
@@ -72,11 +72,12 @@ class OverlappedSum:
         self.eager = True  # whether buckets are sent before the step; not where the user's loop changes gradients there
         self.passes = 1  # backward passes over the last micro-batch of the step before
         self.ready: list[int] = []  # parameters in the order in which the latest armed pass reached them
-        self.carrier: CarriedNumbers | None = None  # what sends the only bucket, with numbers of each replica
+        self.carrier: CarriedNumbers | None = None  # what sends the last bucket, with numbers of each replica
 
     def _lay_out(self, order: Sequence[int]) -> None:
         self._buckets = self._layout.in_order(order)
         self._bucket_of: dict[int, Bucket] = {index: b for b in self._buckets for index in b.indices}
+        self._alone = len(self._buckets)  # those that are sent as soon as they are full
 
     def _hook(self, index: int) -> Callable[[Tensor], None]:
         parameter = self._parameters[index]
@@ -102,7 +103,7 @@ class OverlappedSum:
 
     def arm(self, last: Pass) -> None:
         """The backward pass that comes now is the last of the step, as far as is known: send what it completes."""
-        if not self.eager or self._next or self.carrier is not None:
+        if not self.eager or self._next or not self._hooks:
             return
         self._armed, self.ready, self.active = last, [], True
         for bucket in self._buckets:
@@ -132,7 +133,7 @@ class OverlappedSum:
         return False
 
     def _send_complete(self) -> None:
-        while self._next < len(self._buckets) and self._error is None:
+        while self._next < self._alone and self._error is None:
             bucket = self._buckets[self._next]
             if bucket.missing > 0 or bucket.watched < len(bucket.indices):
                 return
@@ -155,15 +156,14 @@ class OverlappedSum:
         One that carries numbers is only filled: it leaves with them.
         """
         self._armed = None
-        if self.carrier is not None:
-            _fill(self._buckets[0], self._gradients, last)
-            self.carrier.filled = self.active = True
-            return
-        while self._next < len(self._buckets) and self._error is None:
+        while self._next < self._alone and self._error is None:
             self._send(self._buckets[self._next], last)
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+        if self.carrier is not None:
+            _fill(self._buckets[-1], self._gradients, last)
+            self.active = True
 
     @property
     def extra(self) -> bool:
@@ -206,8 +206,6 @@ class OverlappedSum:
     def end(self) -> None:
         """The step is over on this replica: the next one begins with no bucket under way."""
         self._next, self._extra, self._armed, self._error, self.active = 0, False, None, None, False
-        if self.carrier is not None:
-            self.carrier.filled = False
         for bucket in self._buckets:
             bucket.let_go()
 
@@ -216,8 +214,9 @@ class OverlappedSum:
 
         They expect a bucket that carries numbers with the next numbers that they exchange.
         """
-        if self.carrier is None:
-            self.send_rest(Pass())
+        self.send_rest(Pass())
+        if self.carrier is not None:
+            self.carrier.ahead = True
         self.drop()
         self.end()
 
@@ -253,16 +252,18 @@ class OverlappedSum:
     def settle(self) -> None:
         """Between the first two steps of a world, on every replica: make the buckets in the order that was agreed on.
 
-        From here on a single one carries numbers, and no gradient is sent when it is reached.
+        From here on the last of a small network's carries numbers. If it is the only one, none is sent from a hook.
         """
         if self._in_order or self._order is None:
             return
         self._in_order = True
         self._lay_out(self._order)
-        first = self._buckets[0]
-        if first.extended is not None:
-            self.carrier = CarriedNumbers(first, first.extended, self.collective)
-            self.close()
+        room = self._buckets[-1].extended
+        if room is not None:
+            self.carrier = CarriedNumbers(self._buckets, room, self.collective)
+            self._alone -= 1
+            if self._alone == 0:
+                self.close()
 
     def _add_extra(self) -> None:
         """Sum what came after the buckets were sent, and add it."""
