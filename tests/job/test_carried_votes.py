@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import swell
 from swell.errors import DisagreementError
+from swell.gradients import buckets
 from tests.job.elastic_history import lay_out
 from tests.job.scenario import Points, make_model, mean_loss
 from tests.workers import run_workers
@@ -130,28 +131,48 @@ def test_replicas_meet_between_steps_whose_votes_are_carried(world: int, votes: 
             assert mine == pytest.approx(other, rel=1e-9, abs=1e-12)
 
 
-def evaluates_in_a_step(collective: Any, votes: str) -> tuple[int, list[list[float]]]:
+class Branches(nn.Module):
+    """A second branch, whose gradients are ready between those of the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.rare, self.last = nn.Linear(6, 5), nn.Linear(6, 5), nn.Linear(5, 1)
+        self.double()
+        for number, parameter in enumerate(self.parameters(), start=1):
+            nn.init.constant_(parameter, number / 10)
+
+    def forward(self, x: Tensor, *, rare: bool) -> Tensor:
+        hidden = torch.tanh(self.first(x) + self.rare(x) if rare else self.first(x))
+        return self.last(hidden)
+
+
+def evaluates_in_a_step(collective: Any, votes: str, lacking: tuple[int, ...]) -> tuple[int, list[list[float]]]:
+    """All replicas evaluate before a backward pass, and between one and its step, for which some lack gradients."""
     lay_out(votes)
-    job, model = wrapped()
-    seen = 0
+    buckets.bucket_bytes = lambda number, total: 48
+    job, model, seen = swell.Job(batch=8, progress=False, rule="constant"), Branches(), 0
+    job.wrap(model, torch.optim.SGD(model.parameters(), lr=0.05))
     for x, y, _ in job.loader(Points(48)):
-        if job.steps == 2:
+        if job.steps in (2, 4):
             seen += sum(len(part) for part, _, _ in job.evaluation(Points(11), batch_size=4))
-        job.backward(mean_loss(model, x, y))
+        rare = job.steps != 3 or collective.rank not in lacking
+        job.backward(((model(x, rare=rare).squeeze(-1) - y) ** 2).mean())
         if job.steps == 3:
             seen += sum(len(part) for part, _, _ in job.evaluation(Points(11), batch_size=4))
+            assert carries(job) is (votes != "apart")
         job.step()
     weights = [parameter.flatten().tolist() for parameter in model.parameters()]
     job.close()
     return seen, weights
 
 
-@pytest.mark.parametrize("votes", ["apart", "last", "only"])
-def test_replicas_may_meet_in_the_middle_of_a_step(votes: str) -> None:
-    results, ((seen, alone),) = run_workers(2, evaluates_in_a_step, votes), run_workers(1, evaluates_in_a_step, votes)
-    assert sum(part for part, _ in results) == seen == 22
-    for _, weights in results:
-        for mine, other in zip(weights, alone, strict=True):
+@pytest.mark.parametrize("lacking", [(), (0,), (1,)])
+@pytest.mark.parametrize("votes", ["last", "only"])
+def test_replicas_may_meet_in_the_middle_of_a_step(votes: str, lacking: tuple[int, ...]) -> None:
+    ours, twins = (run_workers(2, evaluates_in_a_step, way, lacking) for way in (votes, "apart"))
+    assert sum(seen for seen, _ in ours) == 3 * 11
+    for (_, weights), (_, others) in zip(ours, twins, strict=True):
+        for mine, other in zip(weights, others, strict=True):
             assert mine == pytest.approx(other, rel=1e-9, abs=1e-12)
 
 

@@ -57,9 +57,9 @@ class CarriedNumbers:
         self.ahead = False  # whether the buckets before it were sent in a step that was left since
 
     def gather(self, numbers: Sequence[float]) -> list[list[float]]:
-        """Every replica's numbers, in rank order; between two steps."""
-        waiting = [] if self.ahead else [bucket for bucket in self._before if bucket.flight is None]
-        flights = [self._collective.begin_sum(bucket.blank()) for bucket in waiting]
+        """Every replica's numbers, in rank order, while no gradients wait for them."""
+        absent = [] if self.ahead else [bucket for bucket in self._before if bucket.flight is None]
+        flights = [self._collective.begin_sum(bucket.blank()) for bucket in absent]
         self._last.flat.zero_()
         self.begin(numbers)
         gathered = self.end()

@@ -65,7 +65,7 @@ class OverlappedSum:
         self._next = 0  # the bucket to send next
         self._armed: Pass | None = None
         self._error: Exception | None = None
-        self._extra = False  # whether gradients came after their bucket was sent
+        self.extra = False  # whether gradients came after their bucket was sent
         self.active = False  # whether a pass of this step was armed, on this replica and on all that are at its place
         self._order: list[int] | None = None  # in which gradients become ready; None until it is agreed on
         self._in_order = False  # whether the buckets follow it
@@ -118,12 +118,12 @@ class OverlappedSum:
         for bucket in self._buckets[: self._next]:
             for index in bucket.indices:
                 self._parameters[index].grad = None
-            self._extra = True
+            self.extra = True
 
     def touched(self) -> bool:
         """Whether somebody changed gradients that are under way; from then on none is sent before the step."""
         for bucket in self._buckets[: self._next]:
-            held = self._extra or all(
+            held = self.extra or all(
                 self._parameters[i].grad is view or view.dtype != self._parameters[i].dtype or code == ABSENT
                 for i, view, code in zip(bucket.indices, bucket.views, bucket.codes, strict=True)
             )
@@ -156,8 +156,7 @@ class OverlappedSum:
         One that carries numbers is only filled: it leaves with them.
         """
         self._armed = None
-        while self._next < self._alone and self._error is None:
-            self._send(self._buckets[self._next], last)
+        self.send_all_but_last(last)
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -165,15 +164,15 @@ class OverlappedSum:
             _fill(self._buckets[-1], self._gradients, last)
             self.active = True
 
-    @property
-    def extra(self) -> bool:
-        """Whether gradients came after their bucket was sent."""
-        return self._extra
+    def send_all_but_last(self, last: Pass) -> None:
+        """Send every bucket that carries no numbers and is not under way yet."""
+        while self._next < self._alone and self._error is None:
+            self._send(self._buckets[self._next], last)
 
     @property
     def irregular(self) -> bool:
         """Whether a gradient that was sent is absent or sparse here, or some came after their bucket was sent."""
-        return self._extra or any(code != DENSE for bucket in self._buckets for code in bucket.codes)
+        return self.extra or any(code != DENSE for bucket in self._buckets for code in bucket.codes)
 
     def _agreed_codes(self) -> list[str]:
         """Per parameter the widest kind of gradient that any replica has, and last whether any has extra ones."""
@@ -181,7 +180,7 @@ class OverlappedSum:
         for bucket in self._buckets:
             for index, code in zip(bucket.indices, bucket.codes, strict=True):
                 codes[index] = code
-        texts = self.collective.gather_text("".join([*codes, DENSE if self._extra else ABSENT]))
+        texts = self.collective.gather_text("".join([*codes, DENSE if self.extra else ABSENT]))
         return [DENSE if DENSE in kinds else max(kinds) for kinds in zip(*texts, strict=True)]
 
     def wait(self) -> None:
@@ -205,7 +204,7 @@ class OverlappedSum:
 
     def end(self) -> None:
         """The step is over on this replica: the next one begins with no bucket under way."""
-        self._next, self._extra, self._armed, self._error, self.active = 0, False, None, None, False
+        self._next, self.extra, self._armed, self._error, self.active = 0, False, None, None, False
         for bucket in self._buckets:
             bucket.let_go()
 
@@ -228,7 +227,7 @@ class OverlappedSum:
         """
         codes = self._agreed_codes() if irregular else [DENSE] * len(self._parameters) + [ABSENT]
         if self._order is None:
-            self._order = self._agreed_order()
+            self._order = _agreed_order(self.collective, self.ready, len(self._parameters))
         if codes[-1] != ABSENT:
             self._add_extra()
         if share != 1:
@@ -242,12 +241,6 @@ class OverlappedSum:
                     parameter.grad = view.to(parameter.dtype).to_sparse(1)
                 else:
                     parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
-
-    def _agreed_order(self) -> list[int]:
-        (first, *_) = self.collective.gather_text(" ".join(map(str, self.ready)))
-        ready = [int(index) for index in first.split()]
-        rest = [index for index in reversed(range(len(self._parameters))) if index not in set(ready)]
-        return [*dict.fromkeys(ready), *rest]
 
     def settle(self) -> None:
         """Between the first two steps of a world, on every replica: make the buckets in the order that was agreed on.
@@ -272,7 +265,7 @@ class OverlappedSum:
             pieces = extra.split([view.numel() for view in bucket.views])
             for index, view, piece in zip(bucket.indices, bucket.views, pieces, strict=True):
                 gradient = self._parameters[index].grad
-                if gradient is not None and gradient is not view and self._extra:
+                if gradient is not None and gradient is not view and self.extra:
                     piece.as_strided(view.size(), view.stride()).add_(gradient.to_dense())
             self.collective.sum_tensors([extra])
             bucket.flat += extra
@@ -282,6 +275,14 @@ class OverlappedSum:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+
+def _agreed_order(collective: OverlappingCollective, ready: Sequence[int], count: int) -> list[int]:
+    """The order in which gradients became ready on the first replica; those that it did not reach come last."""
+    (first, *_) = collective.gather_text(" ".join(map(str, ready)))
+    reached = [int(index) for index in first.split()]
+    rest = [index for index in reversed(range(count)) if index not in set(reached)]
+    return [*dict.fromkeys(reached), *rest]
 
 
 @torch.no_grad()

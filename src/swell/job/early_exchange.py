@@ -27,7 +27,7 @@ class EarlyExchange:
 
     def expect(self, last: Pass, *, passes: int) -> None:
         """A backward pass over the step's last micro-batch is next, which had ``passes`` before."""
-        overlap = self.overlap
+        overlap, self._last = self.overlap, last
         assert overlap is not None
         if overlap.begun:
             overlap.hold()
@@ -75,12 +75,17 @@ class EarlyExchange:
         self.overlap = OverlappedSum(self._gradients, collective, order, narrow=self.narrow, numbers=len(Vote._fields))
 
     def gather_votes(self, world: Collective) -> Gather:
-        """How votes travel between two steps: as they do in a step, where others may be."""
-        carrier = None if self.overlap is None or self.world is not world else self.overlap.carrier
-        return world.gather_numbers if carrier is None else carrier.gather
+        """How votes travel outside of a step: as they do in one, where others may be."""
+        overlap = self.overlap
+        if overlap is None or overlap.carrier is None or self.world is not world:
+            return world.gather_numbers
+        if overlap.begun:  # the script does this between its backward pass and its step
+            overlap.send_all_but_last(self._last)
+        return overlap.carrier.gather
 
     def cancel(self) -> None:
         """The user leaves the step: complete what the other replicas expect of it, unless one was lost."""
+        self._last = Pass()
         if self.overlap is not None and self.overlap.active:
             try:
                 self.overlap.cancel()
