@@ -12,7 +12,7 @@ from swell.gradients.overlap import OverlappedSum
 
 
 class Sending:
-    """Sends figures and buffers after the buckets of a step; the vote travels beside them, or in the only bucket.
+    """Sends figures and buffers after the buckets of a step; the vote travels beside them, or in the last bucket.
 
     Every replica begins the same sums in the same order, whatever became of its share. Raises ``WorldError`` where a
     replica was lost, also for buckets that were sent from the backward pass.
