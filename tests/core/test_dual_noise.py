@@ -151,8 +151,13 @@ def test_the_noise_scale_grows_with_the_spread_over_the_reach(
     assert scales[0] <= scales[1] * (1 + 1e-9)
 
 
-def test_a_reach_that_is_not_positive_has_no_signal() -> None:
-    assert dual_moments(-1.0, 2.0, batch=4).noise_scale == dual_moments(0.0, 2.0, batch=4).noise_scale == math.inf
+@pytest.mark.parametrize("reach", [-1.0, 0.0, 1e-200, 5e-324])  # the squares of the last two are 0
+def test_a_reach_that_is_not_positive_or_vanishes_when_squared_has_no_signal(reach: float) -> None:
+    assert dual_moments(reach, 2.0, batch=4).signal == 0
+    assert dual_moments(reach, 2.0, batch=4).noise_scale == math.inf
+
+
+def test_a_batch_of_nothing_has_no_moments() -> None:
     with pytest.raises(ConfigError, match="batch is 0"):
         dual_moments(1.0, 1.0, batch=0)
 

@@ -48,9 +48,10 @@ def dual_moments(reach: float, spread: float, *, batch: float) -> Moments:
 
     ``reach`` is P, ``spread`` :math:`D \sqrt b`, and ``batch`` b. S is the mean dual norm of one sample's noise. P is
     the progress of a step of fixed length, so progress at :math:`\kappa` times the batch grows by the root of
-    :func:`swell.core.moments.gain`. A reach that is not positive has no signal. The law is exact for signs if the
-    elements of the true gradient are spread like a normal distribution and all have the same noise. It is too
-    optimistic for gradients of which few directions matter, because noise counts in all of them.
+    :func:`swell.core.moments.gain`. A reach that is not positive, or that vanishes when it is squared, has no signal.
+    The law is exact for signs if the elements of the true gradient are spread like a normal distribution and all have
+    the same noise. It is too optimistic for gradients of which few directions matter, because noise counts in all of
+    them.
 
     >>> dual_moments(2.0, 0.0, batch=8)
     Moments(signal=4.0, noise=0.0)
@@ -60,9 +61,10 @@ def dual_moments(reach: float, spread: float, *, batch: float) -> Moments:
     if not 0 < batch < math.inf:
         raise ConfigError(f"batch is {batch}; expected a finite number above 0. Give the samples of one small batch.")
     noise = (_PER_SPREAD * spread) ** 2
-    if not reach > 0:
+    squared = reach * reach if reach > 0 else 0.0
+    if squared == 0:  # of a tiny one too
         return Moments(signal=0.0, noise=noise)
-    return Moments(signal=reach * reach * (1 + _relative_noise(spread / reach, batch)), noise=noise)
+    return Moments(signal=squared * (1 + _relative_noise(spread / reach, batch)), noise=noise)
 
 
 def _relative_noise(ratio: float, batch: float) -> float:
